@@ -1,0 +1,1 @@
+"""Dumpers that run other people's code, and the goldens they wrote."""

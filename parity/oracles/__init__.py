@@ -1,0 +1,17 @@
+"""Every oracle of ops, by op name."""
+
+import torch
+import transformers
+
+from parity.oracles import norm
+from parity.oracles.oracle import Oracle
+
+FAMILIES = (norm,)
+ORACLES: dict[str, Oracle] = {
+    name: oracle for family in FAMILIES for name, oracle in family.ORACLES.items()
+}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a manifest names."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}

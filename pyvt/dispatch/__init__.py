@@ -1,0 +1,27 @@
+"""The op table and the checks of op arguments."""
+
+from pyvt.dispatch.checks import Check
+from pyvt.dispatch.table import (
+    Candidate,
+    Op,
+    all_ops,
+    current_backend,
+    declare,
+    get_op,
+    reference_call_counts,
+    register,
+    use_backend,
+)
+
+__all__ = [
+    "Candidate",
+    "Check",
+    "Op",
+    "all_ops",
+    "current_backend",
+    "declare",
+    "get_op",
+    "reference_call_counts",
+    "register",
+    "use_backend",
+]

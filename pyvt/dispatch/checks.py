@@ -1,0 +1,89 @@
+"""Checks of an op's arguments against symbolic dims.
+
+An op's contract is written as one line a tensor: ``check.tensor("x", x, "T H", FLOATS)``. A capital
+letter is bound by its first use and compared afterwards; a number must match; ``...`` as the first
+word stands for any leading dims; ``_`` is any size. The texts of errors come from here, so that all
+ops speak alike.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyvt.errors import DTypeError, ShapeError
+from pyvt.tensor.dtype import DType
+from pyvt.tensor.quant_tensor import QuantTensor
+
+
+class Check:
+    """The dims that one call has bound so far, and the op's name for error texts."""
+
+    __slots__ = ("dims", "op")
+
+    def __init__(self, op: str, **dims: int) -> None:
+        self.op = op
+        self.dims = dims
+
+    def tensor(self, name: str, array: Any, dims: str, dtypes: Sequence[DType]) -> None:
+        """Check one tensor argument. Raises DTypeError or ShapeError that names op and argument."""
+        self.dtype(name, array, dtypes)
+        words = dims.split()
+        shape = array.shape
+        if words and words[0] == "...":
+            words = words[1:]
+            shape = shape[len(shape) - len(words) :] if len(shape) >= len(words) else shape
+        if len(words) != len(shape):
+            raise ShapeError(f"[{self.op}] {name}: expected dims [{dims}], got shape {array.shape}")
+        for word, size in zip(words, shape, strict=True):
+            if word == "_":
+                continue
+            expected = int(word) if word.isdigit() else self.dims.setdefault(word, size)
+            if expected != size:
+                raise ShapeError(f"[{self.op}] {name}: expected {word}={expected}, got {size}")
+
+    def optional(self, name: str, array: Any, dims: str, dtypes: Sequence[DType]) -> None:
+        """Check a tensor argument that may be None."""
+        if array is not None:
+            self.tensor(name, array, dims, dtypes)
+
+    def dtype(self, name: str, array: Any, dtypes: Sequence[DType]) -> None:
+        """Check that an argument is a tensor of one of the dtypes."""
+        if isinstance(array, QuantTensor):
+            if array.dtype in dtypes:
+                return
+        elif isinstance(array, np.ndarray) or hasattr(array, "device_type"):
+            if any(array.dtype == dtype.numpy for dtype in dtypes):
+                return
+        else:
+            raise DTypeError(
+                f"[{self.op}] {name}: expected a numpy.ndarray, got {type(array).__name__}; "
+                "convert it with numpy.asarray"
+            )
+        valid = "|".join(dtype.name for dtype in dtypes)
+        raise DTypeError(f"[{self.op}] {name}: expected {valid}, got {array.dtype}")
+
+    def same_dtype(self, name: str, array: Any, other_name: str, other: Any) -> None:
+        """Check that two tensor arguments have one dtype."""
+        if array.dtype != other.dtype:
+            raise DTypeError(
+                f"[{self.op}] {name}: expected {other.dtype} as {other_name}, got {array.dtype}"
+            )
+
+    def output(self, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Any:
+        """Return ``out`` after a check, or a new array of that shape and dtype where it is None."""
+        if out is None:
+            return np.empty(shape, dtype)
+        if not isinstance(out, np.ndarray) and not hasattr(out, "device_type"):
+            raise DTypeError(
+                f"[{self.op}] {name}: expected a numpy.ndarray, got {type(out).__name__}"
+            )
+        if out.shape != shape:
+            raise ShapeError(f"[{self.op}] {name}: expected shape {shape}, got {out.shape}")
+        if out.dtype != dtype:
+            raise DTypeError(f"[{self.op}] {name}: expected {np.dtype(dtype)}, got {out.dtype}")
+        return out
+
+    def fail(self, name: str, expected: str, got: Any) -> ShapeError:
+        """Return the error for a value that no dim can say; the caller raises it."""
+        return ShapeError(f"[{self.op}] {name}: expected {expected}, got {got!r}")

@@ -1,0 +1,162 @@
+"""The op table: which kernel serves an op on a device, for these dtypes.
+
+An op is declared once, in ``pyvt/ops``; its NumPy reference is registered beside it as the kernel
+of backend ``numpy``. A native backend registers more kernels. A call goes to the first candidate,
+by (priority, name), that belongs to the selected host backend or to the tensor's own device and
+supports the dtypes. The choice is cached by dtypes. The reference serves host memory only.
+
+``PYVT_DISABLE_KERNELS`` leaves candidates out; under ``PYVT_STRICT=1`` a call that would reach the
+reference is an error. Both are read when the process first dispatches.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pyvt import envs
+from pyvt.errors import ConfigError, UnsupportedError, did_you_mean
+
+Kernel = Callable[..., None]
+Supports = Callable[[tuple[Any, ...]], bool]
+KernelT = TypeVar("KernelT", bound=Kernel)
+
+REFERENCE_BACKEND = "numpy"
+REFERENCE_PRIORITY = 0
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel of an op: the backend that registered it, where it runs, and its rank."""
+
+    backend: str
+    device_type: str
+    kernel: Kernel
+    priority: int
+    supports: Supports | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """A declared op. Calling it dispatches: outputs first, then inputs, then scalars.
+
+    ``composite`` names the ops that a fused op equals; a backend without the fused kernel runs the
+    reference, which is that composite.
+    """
+
+    name: str
+    composite: tuple[str, ...] = ()
+    candidates: list[Candidate] = field(default_factory=list)
+    num_reference_calls: int = 0
+    _cache: dict[tuple[Any, ...], Candidate] = field(default_factory=dict)
+
+    def reference(self, kernel: KernelT) -> KernelT:
+        """Register the NumPy reference of this op; used as a decorator in the op's file."""
+        self.register(Candidate(REFERENCE_BACKEND, HOST, kernel, REFERENCE_PRIORITY))
+        return kernel
+
+    def register(self, candidate: Candidate) -> None:
+        """Add a kernel. A backend may register an op once."""
+        if any(known.backend == candidate.backend for known in self.candidates):
+            raise ConfigError(f"[{self.name}] kernel: {candidate.backend!r} is registered twice")
+        self.candidates.append(candidate)
+        self.candidates.sort(key=lambda known: (-known.priority, known.backend))
+        self._cache.clear()
+
+    def resolve(self, args: tuple[Any, ...]) -> Candidate:
+        """Return the candidate for these arguments, outputs first. Raises UnsupportedError."""
+        key = tuple([getattr(arg, "dtype", None) for arg in args])
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._search(args)
+        return found
+
+    def _search(self, args: tuple[Any, ...]) -> Candidate:
+        device_type = getattr(args[0], "device_type", HOST)
+        disabled = envs.PYVT_DISABLE_KERNELS.names()
+        for candidate in self.candidates:
+            if candidate.device_type != device_type:
+                continue
+            if device_type == HOST and candidate.backend not in (
+                _selection.host_backend,
+                REFERENCE_BACKEND,
+            ):
+                continue
+            is_reference = candidate.backend == REFERENCE_BACKEND
+            if not is_reference and {self.name, f"{self.name}:{candidate.backend}"} & disabled:
+                continue
+            if candidate.supports is not None and not candidate.supports(args):
+                continue
+            if is_reference and envs.PYVT_STRICT.is_on():
+                break
+            return candidate
+        dtypes = ", ".join(str(getattr(arg, "dtype", "-")) for arg in args)
+        have = ", ".join(f"{c.backend} on {c.device_type}" for c in self.candidates) or "none"
+        raise UnsupportedError(
+            f"[{self.name}] kernel: none for ({dtypes}) on {device_type} under backend "
+            f"{_selection.host_backend!r}; registered: {have}"
+        )
+
+    def __call__(self, *args: Any) -> None:
+        candidate = self.resolve(args)
+        if candidate.priority == REFERENCE_PRIORITY:
+            self.num_reference_calls += 1
+        candidate.kernel(*args)
+
+
+@dataclass(slots=True)
+class _Selection:
+    """The host backend of this process and the backends that have registered kernels."""
+
+    host_backend: str = REFERENCE_BACKEND
+    known: set[str] = field(default_factory=lambda: {REFERENCE_BACKEND})
+
+
+_OPS: dict[str, Op] = {}
+_selection = _Selection()
+
+
+def declare(name: str, *, composite: tuple[str, ...] = ()) -> Op:
+    """Declare an op; called once, at import, by the file in ``pyvt/ops`` that owns it."""
+    if name in _OPS:
+        raise ConfigError(f"[{name}] op: declared twice")
+    op = _OPS[name] = Op(name, composite)
+    return op
+
+
+def get_op(name: str) -> Op:
+    """Return a declared op. Raises ConfigError with a near miss for an unknown name."""
+    if name not in _OPS:
+        raise ConfigError(f"[dispatch] op: {name!r} is unknown; {did_you_mean(name, _OPS)}")
+    return _OPS[name]
+
+
+def all_ops() -> Iterator[Op]:
+    """Yield the declared ops in the order of their names."""
+    yield from (_OPS[name] for name in sorted(_OPS))
+
+
+def register(name: str, candidate: Candidate) -> None:
+    """Add a native kernel to a declared op; called by a backend's ``register()``."""
+    get_op(name).register(candidate)
+    _selection.known.add(candidate.backend)
+
+
+def use_backend(name: str) -> None:
+    """Select the backend of host arrays for this process. Raises ConfigError for one not loaded."""
+    if name not in _selection.known:
+        known = did_you_mean(name, _selection.known)
+        raise ConfigError(f"[backend] name: {name!r} is not loaded; {known}", field="backend")
+    _selection.host_backend = name
+    for op in _OPS.values():
+        op._cache.clear()
+
+
+def current_backend() -> str:
+    """Return the name of the selected host backend."""
+    return _selection.host_backend
+
+
+def reference_call_counts() -> dict[str, int]:
+    """Return the number of reference calls of each op that had any."""
+    return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}

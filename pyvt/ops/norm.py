@@ -1,0 +1,89 @@
+"""Norms over the last axis.
+
+Dims: T tokens, H hidden size, D head size. ``...`` stands for any leading dims.
+"""
+
+import numpy as np
+
+from pyvt.dispatch import Check, declare
+from pyvt.ops.numerics import Array, accum_dtype
+from pyvt.tensor.dtype import F32, F64, FLOATS
+
+RMS_NORM = declare("rms_norm")
+FUSED_ADD_RMS_NORM = declare("fused_add_rms_norm", composite=("add", "rms_norm"))
+
+
+def rms_norm(x: Array, weight: Array, eps: float, *, out: Array | None = None) -> Array:
+    """Root-mean-square norm over the last axis; sums in f32, output in the dtype of ``x``.
+
+    ``out = x / sqrt(mean(x², axis=-1) + eps) * weight``, rounded once at the end.
+
+    Args:
+        x: ``[..., H]`` f64|f32|bf16|f16.
+        weight: ``[H]``, the dtype of ``x``, f32 or f64.
+        eps: added to the mean square.
+        out: ``[..., H]``, the dtype of ``x``; may be ``x``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError, DTypeError.
+
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467; vLLM ``RMSNorm.forward_native``.
+    """
+    check = Check("rms_norm")
+    check.tensor("x", x, "... H", FLOATS)
+    check.tensor("weight", weight, "H", FLOATS)
+    out = check.output(out, x.shape, x.dtype)
+    RMS_NORM(out, x, weight, eps)
+    return out
+
+
+@RMS_NORM.reference
+def _rms_norm(out: Array, x: Array, weight: Array, eps: float) -> None:
+    accum = accum_dtype(x, weight)
+    wide = x.astype(accum)
+    mean_square = np.mean(np.square(wide), axis=-1, keepdims=True)
+    out[...] = wide / np.sqrt(mean_square + accum.type(eps)) * weight.astype(accum)
+
+
+def fused_add_rms_norm(
+    x: Array, residual: Array, weight: Array, eps: float, *, out: Array | None = None
+) -> Array:
+    """Add ``x`` into ``residual``, then take the root-mean-square norm of the sum.
+
+    ``residual += x; out = rms_norm(residual, weight, eps)``. The sum is rounded into ``residual``
+    before it is normed.
+
+    Args:
+        x: ``[..., H]`` f64|f32|bf16|f16.
+        residual: ``[..., H]``, the dtype of ``x`` or f32; overwritten with the sum.
+        weight: ``[H]`` f64|f32|bf16|f16.
+        eps: added to the mean square.
+        out: ``[..., H]``, the dtype of ``x``; may be ``x``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError, DTypeError.
+
+    Source: vLLM ``fused_add_rms_norm``.
+    """
+    check = Check("fused_add_rms_norm")
+    check.tensor("x", x, "... H", FLOATS)
+    check.tensor("weight", weight, "H", FLOATS)
+    check.dtype("residual", residual, FLOATS if residual.dtype == x.dtype else (F32, F64))
+    if residual.shape != x.shape:
+        raise check.fail("residual", f"shape {x.shape}", residual.shape)
+    out = check.output(out, x.shape, x.dtype)
+    FUSED_ADD_RMS_NORM(out, residual, x, weight, eps)
+    return out
+
+
+@FUSED_ADD_RMS_NORM.reference
+def _fused_add_rms_norm(out: Array, residual: Array, x: Array, weight: Array, eps: float) -> None:
+    accum = accum_dtype(x, residual)
+    residual[...] = residual.astype(accum) + x.astype(accum)
+    _rms_norm(out, residual, weight, eps)

@@ -1,0 +1,1 @@
+"""Helpers for whoever adds a kernel, a model or a backend: cases, tolerances, goldens, fakes."""
