@@ -10,6 +10,7 @@ from pyvt.dispatch.table import (
     get_op,
     reference_call_counts,
     register,
+    tapped,
     use_backend,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "get_op",
     "reference_call_counts",
     "register",
+    "tapped",
     "use_backend",
 ]

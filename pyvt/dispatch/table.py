@@ -6,10 +6,11 @@ by (priority, name), that belongs to the selected host backend or to the tensor'
 supports the dtypes. The choice is cached by dtypes. The reference serves host memory only.
 
 ``PYVT_DISABLE_KERNELS`` leaves candidates out; under ``PYVT_STRICT=1`` a call that would reach the
-reference is an error. Both are read when the process first dispatches.
+reference is an error. Both are read when an op first meets a set of dtypes.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,11 +41,13 @@ class Candidate:
 class Op:
     """A declared op. Calling it dispatches: outputs first, then inputs, then scalars.
 
-    ``composite`` names the ops that a fused op equals; a backend without the fused kernel runs the
-    reference, which is that composite.
+    ``num_outputs`` is the number of leading arguments that a kernel writes. ``composite`` names the
+    ops that a fused op equals; a backend without the fused kernel runs the reference, which is that
+    composite.
     """
 
     name: str
+    num_outputs: int = 1
     composite: tuple[str, ...] = ()
     candidates: list[Candidate] = field(default_factory=list)
     num_reference_calls: int = 0
@@ -102,25 +105,31 @@ class Op:
         if candidate.priority == REFERENCE_PRIORITY:
             self.num_reference_calls += 1
         candidate.kernel(*args)
+        if _selection.tap is not None:
+            _selection.tap(self, args)
+
+
+Tap = Callable[[Op, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True)
 class _Selection:
-    """The host backend of this process and the backends that have registered kernels."""
+    """The host backend of this process, the backends that have registered kernels, and the tap."""
 
     host_backend: str = REFERENCE_BACKEND
     known: set[str] = field(default_factory=lambda: {REFERENCE_BACKEND})
+    tap: Tap | None = None
 
 
 _OPS: dict[str, Op] = {}
 _selection = _Selection()
 
 
-def declare(name: str, *, composite: tuple[str, ...] = ()) -> Op:
+def declare(name: str, *, num_outputs: int = 1, composite: tuple[str, ...] = ()) -> Op:
     """Declare an op; called once, at import, by the file in ``pyvt/ops`` that owns it."""
     if name in _OPS:
         raise ConfigError(f"[{name}] op: declared twice")
-    op = _OPS[name] = Op(name, composite)
+    op = _OPS[name] = Op(name, num_outputs, composite)
     return op
 
 
@@ -160,3 +169,14 @@ def current_backend() -> str:
 def reference_call_counts() -> dict[str, int]:
     """Return the number of reference calls of each op that had any."""
     return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}
+
+
+@contextmanager
+def tapped(tap: Tap) -> Iterator[None]:
+    """Call ``tap(op, args)`` after every op until the block ends; taps do not nest."""
+    assert _selection.tap is None, "a tap is set already"
+    _selection.tap = tap
+    try:
+        yield
+    finally:
+        _selection.tap = None

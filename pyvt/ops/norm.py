@@ -10,7 +10,7 @@ from pyvt.ops.numerics import Array, accum_dtype
 from pyvt.tensor.dtype import F32, F64, FLOATS
 
 RMS_NORM = declare("rms_norm")
-FUSED_ADD_RMS_NORM = declare("fused_add_rms_norm", composite=("add", "rms_norm"))
+FUSED_ADD_RMS_NORM = declare("fused_add_rms_norm", num_outputs=2, composite=("add", "rms_norm"))
 
 
 def rms_norm(x: Array, weight: Array, eps: float, *, out: Array | None = None) -> Array:
