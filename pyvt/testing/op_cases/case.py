@@ -80,7 +80,7 @@ def normal(
     rng: np.random.Generator, dtype: "np.dtype[Any]", *shape: int, scale: float = 1.0
 ) -> np.ndarray[Any, Any]:
     """Return normal values rounded to ``dtype``."""
-    return (rng.standard_normal(shape) * scale).astype(dtype)
+    return np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
 
 
 def rows(cases: Mapping[str, MakeInputs], op: str, **common: Any) -> tuple[OpCase, ...]:
