@@ -3,10 +3,10 @@
 import torch
 import transformers
 
-from parity.oracles import norm
+from parity.oracles import activation, elementwise, embedding, linear, norm, rope
 from parity.oracles.oracle import Oracle
 
-FAMILIES = (norm,)
+FAMILIES = (activation, elementwise, embedding, linear, norm, rope)
 ORACLES: dict[str, Oracle] = {
     name: oracle for family in FAMILIES for name, oracle in family.ORACLES.items()
 }

@@ -21,4 +21,5 @@ class Oracle:
 def wide(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """Return a float array as a torch tensor in f64; other dtypes as they are."""
     is_int = array.dtype.kind in "iub"
-    return torch.from_numpy(np.ascontiguousarray(array) if is_int else array.astype(np.float64))
+    plain = array if is_int else array.astype(np.float64)
+    return torch.from_numpy(np.array(plain, order="C"))

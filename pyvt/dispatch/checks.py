@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.errors import DTypeError, ShapeError
-from pyvt.tensor.dtype import DType
+from pyvt.tensor.dtype import DType, as_dtype
 from pyvt.tensor.quant_tensor import QuantTensor
 
 
@@ -53,15 +53,54 @@ class Check:
             if array.dtype in dtypes:
                 return
         elif isinstance(array, np.ndarray) or hasattr(array, "device_type"):
-            if any(array.dtype == dtype.numpy for dtype in dtypes):
+            # A block format has no NumPy dtype, and NumPy holds None equal to float64.
+            if any(not dtype.is_block and array.dtype == dtype.numpy for dtype in dtypes):
                 return
         else:
             raise DTypeError(
                 f"[{self.op}] {name}: expected a numpy.ndarray, got {type(array).__name__}; "
                 "convert it with numpy.asarray"
             )
+        raise self._bad_dtype(name, dtypes, array.dtype)
+
+    def named_dtype(
+        self, name: str, value: DType | str, dtypes: Sequence[DType]
+    ) -> "np.dtype[Any]":
+        """Return the NumPy dtype of an argument that is a plain dtype or its name."""
+        dtype = as_dtype(value)
+        if dtype not in dtypes or dtype.numpy is None:
+            raise self._bad_dtype(name, dtypes, dtype)
+        return dtype.numpy
+
+    def _bad_dtype(self, name: str, dtypes: Sequence[DType], got: Any) -> DTypeError:
         valid = "|".join(dtype.name for dtype in dtypes)
-        raise DTypeError(f"[{self.op}] {name}: expected {valid}, got {array.dtype}")
+        return DTypeError(f"[{self.op}] {name}: expected {valid}, got {got}")
+
+    def same_shape(self, name: str, array: Any, other_name: str, other: Any) -> None:
+        """Check that two tensor arguments have one shape."""
+        if array.shape != other.shape:
+            raise ShapeError(
+                f"[{self.op}] {name}: expected shape {other.shape} as {other_name}, "
+                f"got {array.shape}"
+            )
+
+    def index(self, name: str, array: Any, size: int) -> None:
+        """Check that every value of an index array on the host lies in ``[0, size)``."""
+        if isinstance(array, np.ndarray) and array.size:
+            for value in (int(array.min()), int(array.max())):
+                if not 0 <= value < size:
+                    raise self.fail(name, f"values in [0, {size})", value)
+
+    def writeable(self, name: str, array: Any) -> None:
+        """Check that a tensor argument on the host, which the op overwrites, can be written."""
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            raise self.fail(name, "a writeable array", "a read-only one")
+
+    def disjoint(self, name: str, array: Any, **others: Any) -> None:
+        """Check that an output on the host shares no memory with the named inputs."""
+        for other_name, other in others.items():
+            if isinstance(other, np.ndarray) and np.may_share_memory(array, other):
+                raise self.fail(name, f"memory apart from {other_name}", "an overlap")
 
     def same_dtype(self, name: str, array: Any, other_name: str, other: Any) -> None:
         """Check that two tensor arguments have one dtype."""
@@ -82,6 +121,7 @@ class Check:
             raise ShapeError(f"[{self.op}] {name}: expected shape {shape}, got {out.shape}")
         if out.dtype != dtype:
             raise DTypeError(f"[{self.op}] {name}: expected {np.dtype(dtype)}, got {out.dtype}")
+        self.writeable(name, out)
         return out
 
     def fail(self, name: str, expected: str, got: Any) -> ShapeError:

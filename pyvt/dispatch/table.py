@@ -3,16 +3,20 @@
 An op is declared once, in ``pyvt/ops``; its NumPy reference is registered beside it as the kernel
 of backend ``numpy``. A native backend registers more kernels. A call goes to the first candidate,
 by (priority, name), that belongs to the selected host backend or to the tensor's own device and
-supports the dtypes. The choice is cached by dtypes. The reference serves host memory only.
+supports the dtypes. The choice is cached by device and dtypes. The reference serves host memory
+only; NaN and infinities are results to it, so it runs without NumPy's warnings of them.
 
 ``PYVT_DISABLE_KERNELS`` leaves candidates out; under ``PYVT_STRICT=1`` a call that would reach the
-reference is an error. Both are read when an op first meets a set of dtypes.
+reference is an error. Both are read when an op first meets its dtypes, and again after
+``use_backend``.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import numpy as np
 
 from pyvt import envs
 from pyvt.errors import ConfigError, UnsupportedError, did_you_mean
@@ -28,7 +32,11 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel of an op: the backend that registered it, where it runs, and its rank."""
+    """One kernel of an op: the backend that registered it, where it runs, and its rank.
+
+    ``supports`` is asked once for each combination of dtypes: those of the kernel's arguments in
+    order, None for one that is no tensor.
+    """
 
     backend: str
     device_type: str
@@ -68,14 +76,14 @@ class Op:
 
     def resolve(self, args: tuple[Any, ...]) -> Candidate:
         """Return the candidate for these arguments, outputs first. Raises UnsupportedError."""
-        key = tuple([getattr(arg, "dtype", None) for arg in args])
-        found = self._cache.get(key)
+        device_type = getattr(args[0], "device_type", HOST)
+        dtypes = tuple([getattr(arg, "dtype", None) for arg in args])
+        found = self._cache.get((device_type, dtypes))
         if found is None:
-            found = self._cache[key] = self._search(args)
+            found = self._cache[device_type, dtypes] = self._search(device_type, dtypes)
         return found
 
-    def _search(self, args: tuple[Any, ...]) -> Candidate:
-        device_type = getattr(args[0], "device_type", HOST)
+    def _search(self, device_type: str, dtypes: tuple[Any, ...]) -> Candidate:
         disabled = envs.PYVT_DISABLE_KERNELS.names()
         for candidate in self.candidates:
             if candidate.device_type != device_type:
@@ -88,23 +96,27 @@ class Op:
             is_reference = candidate.backend == REFERENCE_BACKEND
             if not is_reference and {self.name, f"{self.name}:{candidate.backend}"} & disabled:
                 continue
-            if candidate.supports is not None and not candidate.supports(args):
+            if candidate.supports is not None and not candidate.supports(dtypes):
                 continue
             if is_reference and envs.PYVT_STRICT.is_on():
-                break
+                continue
             return candidate
-        dtypes = ", ".join(str(getattr(arg, "dtype", "-")) for arg in args)
+        of = ", ".join("-" if dtype is None else str(dtype) for dtype in dtypes)
         have = ", ".join(f"{c.backend} on {c.device_type}" for c in self.candidates) or "none"
+        strict = " (PYVT_STRICT=1 bars the reference)" if envs.PYVT_STRICT.is_on() else ""
         raise UnsupportedError(
-            f"[{self.name}] kernel: none for ({dtypes}) on {device_type} under backend "
-            f"{_selection.host_backend!r}; registered: {have}"
+            f"[{self.name}] kernel: none for ({of}) on {device_type} under backend "
+            f"{_selection.host_backend!r}; registered: {have}{strict}"
         )
 
     def __call__(self, *args: Any) -> None:
         candidate = self.resolve(args)
-        if candidate.priority == REFERENCE_PRIORITY:
+        if candidate.backend == REFERENCE_BACKEND:
             self.num_reference_calls += 1
-        candidate.kernel(*args)
+            with np.errstate(all="ignore"):
+                candidate.kernel(*args)
+        else:
+            candidate.kernel(*args)
         if _selection.tap is not None:
             _selection.tap(self, args)
 

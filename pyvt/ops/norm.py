@@ -6,8 +6,8 @@ Dims: T tokens, H hidden size, D head size. ``...`` stands for any leading dims.
 import numpy as np
 
 from pyvt.dispatch import Check, declare
-from pyvt.ops.numerics import Array, accum_dtype
-from pyvt.tensor.dtype import F32, F64, FLOATS
+from pyvt.ops.numerics import Array, accum_dtype, round_into
+from pyvt.tensor.dtype import FLOATS
 
 RMS_NORM = declare("rms_norm")
 FUSED_ADD_RMS_NORM = declare("fused_add_rms_norm", num_outputs=2, composite=("add", "rms_norm"))
@@ -45,7 +45,7 @@ def _rms_norm(out: Array, x: Array, weight: Array, eps: float) -> None:
     accum = accum_dtype(x, weight)
     wide = x.astype(accum)
     mean_square = np.mean(np.square(wide), axis=-1, keepdims=True)
-    out[...] = wide / np.sqrt(mean_square + accum.type(eps)) * weight.astype(accum)
+    round_into(out, wide / np.sqrt(mean_square + accum.type(eps)) * weight.astype(accum))
 
 
 def fused_add_rms_norm(
@@ -74,9 +74,11 @@ def fused_add_rms_norm(
     check = Check("fused_add_rms_norm")
     check.tensor("x", x, "... H", FLOATS)
     check.tensor("weight", weight, "H", FLOATS)
-    check.dtype("residual", residual, FLOATS if residual.dtype == x.dtype else (F32, F64))
-    if residual.shape != x.shape:
-        raise check.fail("residual", f"shape {x.shape}", residual.shape)
+    check.tensor("residual", residual, "...", FLOATS)
+    if residual.dtype != np.float32:
+        check.same_dtype("residual", residual, "x", x)
+    check.same_shape("residual", residual, "x", x)
+    check.writeable("residual", residual)
     out = check.output(out, x.shape, x.dtype)
     FUSED_ADD_RMS_NORM(out, residual, x, weight, eps)
     return out
@@ -85,5 +87,5 @@ def fused_add_rms_norm(
 @FUSED_ADD_RMS_NORM.reference
 def _fused_add_rms_norm(out: Array, residual: Array, x: Array, weight: Array, eps: float) -> None:
     accum = accum_dtype(x, residual)
-    residual[...] = residual.astype(accum) + x.astype(accum)
+    round_into(residual, np.add(residual, x, dtype=accum))
     _rms_norm(out, residual, weight, eps)

@@ -110,6 +110,11 @@ def dtype_named(name: str) -> DType:
     return DTYPES[name]
 
 
+def as_dtype(value: "DType | str") -> DType:
+    """Return a dtype given as itself or by its name. Raises DTypeError for an unknown name."""
+    return value if isinstance(value, DType) else dtype_named(value)
+
+
 def dtype_of(array: "np.ndarray[Any, Any]") -> DType:
     """Return the dtype of a NumPy array. Raises DTypeError where pyvt has no name for it."""
     dtype = _BY_NUMPY.get(array.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.tensor.dtype import DTYPES
+from pyvt.tensor.dtype import DTYPES, FLOATS, dtype_of
 
 Inputs = dict[str, Any]
 MakeInputs = Callable[[np.random.Generator, "np.dtype[Any]"], Inputs]
@@ -64,23 +64,37 @@ def run_case(case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
     A returned array is ``out``, a returned tuple ``out0``, ``out1``, …; a mutated argument keeps
     its name.
     """
+    return call_case(
+        case, {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in inputs.items()}
+    )
+
+
+def call_case(case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+    """Call the op on the inputs themselves, views and all; outputs are named as in ``run_case``."""
     from pyvt import ops
 
-    args = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in inputs.items()}
-    result = getattr(ops, case.op)(**args)
+    result = getattr(ops, case.op)(**inputs)
     outputs: dict[str, np.ndarray[Any, Any]] = {}
     if isinstance(result, tuple):
         outputs |= {f"out{i}": value for i, value in enumerate(result)}
-    elif result is not None and not any(result is args[name] for name in case.mutates):
+    elif result is not None and not any(result is inputs[name] for name in case.mutates):
         outputs["out"] = result
-    return outputs | {name: args[name] for name in case.mutates}
+    return outputs | {name: inputs[name] for name in case.mutates}
+
+
+def widened(inputs: Inputs) -> Inputs:
+    """Return the inputs with every plain float array in f64; what it holds stays the same."""
+    return {
+        k: v.astype(np.float64) if isinstance(v, np.ndarray) and dtype_of(v) in FLOATS else v
+        for k, v in inputs.items()
+    }
 
 
 def normal(
     rng: np.random.Generator, dtype: "np.dtype[Any]", *shape: int, scale: float = 1.0
 ) -> np.ndarray[Any, Any]:
     """Return normal values rounded to ``dtype``."""
-    return (rng.standard_normal(shape) * scale).astype(dtype)
+    return np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
 
 
 def rows(cases: Mapping[str, MakeInputs], op: str, **common: Any) -> tuple[OpCase, ...]:

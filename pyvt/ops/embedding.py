@@ -1,0 +1,52 @@
+"""Rows of an embedding matrix.
+
+Dims: T tokens, V vocabulary size, H hidden size.
+"""
+
+import numpy as np
+
+from pyvt.dispatch import Check, declare
+from pyvt.ops.numerics import Array, round_into
+from pyvt.tensor.dtype import FLOATS, I32, I64, DType
+
+EMBEDDING = declare("embedding")
+
+
+def embedding(
+    input_ids: Array,
+    weight: Array,
+    *,
+    dtype: DType | str | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Row of ``weight`` for every token id.
+
+    ``out[t] = weight[input_ids[t]]``.
+
+    Args:
+        input_ids: ``[T]`` i32|i64, each in ``[0, V)``.
+        weight: ``[V, H]`` f64|f32|bf16|f16.
+        dtype: dtype of the output, or its name; None is the dtype of ``weight``.
+        out: ``[T, H]``, ``dtype``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: also for an id outside ``[0, V)``.
+        DTypeError.
+    """
+    check = Check("embedding")
+    check.tensor("input_ids", input_ids, "T", (I32, I64))
+    check.tensor("weight", weight, "V H", FLOATS)
+    check.index("input_ids", input_ids, weight.shape[0])
+    to = weight.dtype if dtype is None else check.named_dtype("dtype", dtype, FLOATS)
+    out = check.output(out, (input_ids.shape[0], weight.shape[1]), to)
+    check.disjoint("out", out, weight=weight)
+    EMBEDDING(out, input_ids, weight)
+    return out
+
+
+@EMBEDDING.reference
+def _embedding(out: Array, input_ids: Array, weight: Array) -> None:
+    round_into(out, np.take(weight, input_ids, axis=0))
