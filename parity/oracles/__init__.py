@@ -3,10 +3,10 @@
 import torch
 import transformers
 
-from parity.oracles import norm
+from parity.oracles import attention, kv_cache, logprobs, norm, penalties, sampling
 from parity.oracles.oracle import Oracle
 
-FAMILIES = (norm,)
+FAMILIES = (attention, kv_cache, logprobs, norm, penalties, sampling)
 ORACLES: dict[str, Oracle] = {
     name: oracle for family in FAMILIES for name, oracle in family.ORACLES.items()
 }
