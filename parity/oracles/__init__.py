@@ -3,10 +3,34 @@
 import torch
 import transformers
 
-from parity.oracles import activation, elementwise, embedding, linear, norm, rope
+from parity.oracles import (
+    activation,
+    attention,
+    elementwise,
+    embedding,
+    kv_cache,
+    linear,
+    logprobs,
+    norm,
+    penalties,
+    rope,
+    sampling,
+)
 from parity.oracles.oracle import Oracle
 
-FAMILIES = (activation, elementwise, embedding, linear, norm, rope)
+FAMILIES = (
+    activation,
+    attention,
+    elementwise,
+    embedding,
+    kv_cache,
+    linear,
+    logprobs,
+    norm,
+    penalties,
+    rope,
+    sampling,
+)
 ORACLES: dict[str, Oracle] = {
     name: oracle for family in FAMILIES for name, oracle in family.ORACLES.items()
 }

@@ -6,7 +6,7 @@ word stands for any leading dims; ``_`` is any size. The texts of errors come fr
 ops speak alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,17 @@ class Check:
             raise DTypeError(f"[{self.op}] {name}: expected {np.dtype(dtype)}, got {out.dtype}")
         self.writeable(name, out)
         return out
+
+    def bounds(self, name: str, array: Any, low: int, high: int) -> None:
+        """Check that every value of an index array on the host is in ``[low, high)``."""
+        self.every(name, array, lambda x: (x >= low) & (x < high), f"in [{low}, {high})")
+
+    def every(self, name: str, array: Any, is_valid: Callable[[Any], Any], expected: str) -> None:
+        """Check every value of an array on the host with a predicate over the whole array."""
+        if isinstance(array, np.ndarray):
+            valid = is_valid(array)
+            if not valid.all():
+                raise self.fail(name, f"every value {expected}", array[~valid][0].item())
 
     def fail(self, name: str, expected: str, got: Any) -> ShapeError:
         """Return the error for a value that no dim can say; the caller raises it."""

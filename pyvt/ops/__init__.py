@@ -1,28 +1,69 @@
 """The op library: every public op, with its contract; NumPy arrays in, NumPy arrays out."""
 
 from pyvt.ops.activation import gelu, gelu_and_mul, relu, sigmoid, silu, silu_and_mul
+from pyvt.ops.attention import merge_attn_states, paged_attention
 from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap
 from pyvt.ops.embedding import embedding
+from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
 from pyvt.ops.linear import linear
+from pyvt.ops.logprobs import log_softmax, top_logprobs
 from pyvt.ops.norm import fused_add_rms_norm, rms_norm
+from pyvt.ops.penalties import (
+    apply_allowed_ids,
+    apply_banned_ids,
+    apply_logit_bias,
+    apply_penalties,
+    apply_token_mask,
+)
 from pyvt.ops.rope import rope_cos_sin, rotary_embedding
+from pyvt.ops.sampling import (
+    MIN_TEMPERATURE,
+    NO_TOKEN,
+    apply_min_p,
+    apply_temperature,
+    apply_top_k_top_p,
+    argmax,
+    count_nonfinite,
+    random_sample,
+)
 
 __all__ = [
+    "MIN_TEMPERATURE",
+    "NO_TOKEN",
     "add",
+    "apply_allowed_ids",
+    "apply_banned_ids",
+    "apply_logit_bias",
+    "apply_min_p",
+    "apply_penalties",
+    "apply_temperature",
+    "apply_token_mask",
+    "apply_top_k_top_p",
+    "argmax",
     "cast",
-    "mul",
-    "scale",
-    "soft_cap",
+    "copy_blocks",
+    "count_nonfinite",
+    "embedding",
+    "fused_add_rms_norm",
+    "gather_blocks",
     "gelu",
     "gelu_and_mul",
-    "relu",
-    "sigmoid",
-    "silu",
-    "silu_and_mul",
-    "embedding",
     "linear",
-    "fused_add_rms_norm",
+    "log_softmax",
+    "merge_attn_states",
+    "mul",
+    "paged_attention",
+    "random_sample",
+    "relu",
+    "reshape_and_cache",
     "rms_norm",
     "rope_cos_sin",
     "rotary_embedding",
+    "scale",
+    "scatter_blocks",
+    "sigmoid",
+    "silu",
+    "silu_and_mul",
+    "soft_cap",
+    "top_logprobs",
 ]

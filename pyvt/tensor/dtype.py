@@ -60,6 +60,7 @@ F16 = _plain("f16", np.float16, 1, "F16")
 BF16 = _plain("bf16", ml_dtypes.bfloat16, 30, "BF16")
 FP8_E4M3 = _plain("fp8_e4m3", ml_dtypes.float8_e4m3fn, None, "F8_E4M3")
 FP8_E5M2 = _plain("fp8_e5m2", ml_dtypes.float8_e5m2, None, "F8_E5M2")
+U64 = _plain("u64", np.uint64, None, "U64")
 I64 = _plain("i64", np.int64, 27, "I64")
 I32 = _plain("i32", np.int32, 26, "I32")
 I16 = _plain("i16", np.int16, 25, "I16")
@@ -96,7 +97,7 @@ BLOCK_FORMATS = (
 )
 DTYPES = {
     dtype.name: dtype
-    for dtype in (*FLOATS, FP8_E4M3, FP8_E5M2, I64, I32, I16, I8, U8, BOOL, *BLOCK_FORMATS)
+    for dtype in (*FLOATS, FP8_E4M3, FP8_E5M2, U64, I64, I32, I16, I8, U8, BOOL, *BLOCK_FORMATS)
 }
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype.numpy is not None}
 _BY_GGUF_ID = {dtype.gguf_id: dtype for dtype in DTYPES.values() if dtype.gguf_id is not None}

@@ -1,0 +1,167 @@
+"""The paged KV cache: writes of new tokens, and copies of whole blocks.
+
+Dims: T tokens, Nk KV heads, D head size, B blocks in the pool, S tokens in a block, M blocks named
+by the call. Slot ``s`` is row ``s % S`` of block ``s // S``. A cache may be a view (a layer of a
+larger array); it is never reshaped, so a write always reaches it.
+"""
+
+import numpy as np
+
+from pyvt.dispatch import Check, declare
+from pyvt.ops.numerics import Array
+from pyvt.tensor.dtype import FLOATS, I64
+
+RESHAPE_AND_CACHE = declare("reshape_and_cache")
+COPY_BLOCKS = declare("copy_blocks")
+GATHER_BLOCKS = declare("gather_blocks")
+SCATTER_BLOCKS = declare("scatter_blocks")
+
+_CACHE = "B S Nk D"
+
+
+def reshape_and_cache(
+    k: Array, v: Array, k_cache: Array, v_cache: Array, slot_mapping: Array
+) -> None:
+    """Write the keys and values of new tokens into their slots of the cache.
+
+    ``k_cache[slot // S, slot % S] = k[t]`` for every token with ``slot = slot_mapping[t] >= 0``,
+    rounded once to the dtype of the cache; the same for ``v``.
+
+    Args:
+        k: ``[T, Nk, D]`` f64|f32|bf16|f16.
+        v: ``[T, Nk, D]``, the dtype of ``k``.
+        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16; overwritten at the slots.
+        v_cache: ``[B, S, Nk, D]``, the dtype of ``k_cache``; overwritten at the slots.
+        slot_mapping: ``[T]`` i64; −1 skips a token. Two tokens never share a slot.
+
+    Raises:
+        ShapeError: also where a slot is outside the cache.
+        DTypeError.
+
+    Source: vLLM ``reshape_and_cache_flash``.
+    """
+    check = Check("reshape_and_cache")
+    check.tensor("k", k, "T Nk D", FLOATS)
+    check.tensor("v", v, "T Nk D", FLOATS)
+    check.same_dtype("v", v, "k", k)
+    _check_caches(check, k_cache, v_cache)
+    check.tensor("slot_mapping", slot_mapping, "T", (I64,))
+    check.bounds("slot_mapping", slot_mapping, -1, check.dims["B"] * check.dims["S"])
+    RESHAPE_AND_CACHE(k_cache, v_cache, k, v, slot_mapping)
+
+
+@RESHAPE_AND_CACHE.reference
+def _reshape_and_cache(
+    k_cache: Array, v_cache: Array, k: Array, v: Array, slot_mapping: Array
+) -> None:
+    tokens = np.flatnonzero(slot_mapping >= 0)
+    block_ids, offsets = np.divmod(slot_mapping[tokens], k_cache.shape[1])
+    k_cache[block_ids, offsets] = k[tokens]
+    v_cache[block_ids, offsets] = v[tokens]
+
+
+def copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
+    """Copy whole blocks inside the cache: ``cache[dst] = cache[src]`` for both caches.
+
+    Args:
+        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16; overwritten at the destinations.
+        v_cache: ``[B, S, Nk, D]``, the dtype of ``k_cache``; overwritten at the destinations.
+        src_dst: ``[M, 2]`` i64, pairs of block ids. A destination occurs once and is never a
+            source, so that the order of the copies does not matter.
+
+    Raises:
+        ShapeError: also where a block is outside the cache or the order of copies would matter.
+        DTypeError.
+
+    Source: vLLM ``copy_blocks``.
+    """
+    check = Check("copy_blocks")
+    _check_caches(check, k_cache, v_cache)
+    check.tensor("src_dst", src_dst, "M 2", (I64,))
+    check.bounds("src_dst", src_dst, 0, check.dims["B"])
+    if isinstance(src_dst, np.ndarray):
+        _check_distinct(check, "src_dst", src_dst[:, 1])
+        both = np.intersect1d(src_dst[:, 0], src_dst[:, 1])
+        if both.size:
+            raise check.fail("src_dst", "no block that is source and destination", both.tolist())
+    COPY_BLOCKS(k_cache, v_cache, src_dst)
+
+
+@COPY_BLOCKS.reference
+def _copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
+    src, dst = src_dst[:, 0], src_dst[:, 1]
+    k_cache[dst] = k_cache[src]
+    v_cache[dst] = v_cache[src]
+
+
+def gather_blocks(cache: Array, block_ids: Array, *, out: Array | None = None) -> Array:
+    """Copy whole blocks of one cache into a compact array: ``out[m] = cache[block_ids[m]]``.
+
+    Args:
+        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values.
+        block_ids: ``[M]`` i64; a block may occur twice.
+        out: ``[M, S, Nk, D]``, the dtype of ``cache``; shares no memory with it.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: also where a block is outside the cache.
+        DTypeError.
+
+    Source: vLLM ``swap_blocks``.
+    """
+    check = Check("gather_blocks")
+    check.tensor("cache", cache, _CACHE, FLOATS)
+    check.tensor("block_ids", block_ids, "M", (I64,))
+    check.bounds("block_ids", block_ids, 0, check.dims["B"])
+    out = check.output(out, (check.dims["M"], *cache.shape[1:]), cache.dtype)
+    GATHER_BLOCKS(out, cache, block_ids)
+    return out
+
+
+@GATHER_BLOCKS.reference
+def _gather_blocks(out: Array, cache: Array, block_ids: Array) -> None:
+    out[...] = cache[block_ids]
+
+
+def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
+    """Copy a compact array of blocks into one cache: ``cache[block_ids[m]] = blocks[m]``.
+
+    Args:
+        blocks: ``[M, S, Nk, D]``, the dtype of ``cache``.
+        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values; overwritten at the blocks.
+        block_ids: ``[M]`` i64, each once.
+
+    Raises:
+        ShapeError: also where a block is outside the cache or occurs twice.
+        DTypeError.
+
+    Source: vLLM ``swap_blocks``.
+    """
+    check = Check("scatter_blocks")
+    check.tensor("cache", cache, _CACHE, FLOATS)
+    check.tensor("blocks", blocks, "M S Nk D", FLOATS)
+    check.same_dtype("blocks", blocks, "cache", cache)
+    check.tensor("block_ids", block_ids, "M", (I64,))
+    check.bounds("block_ids", block_ids, 0, check.dims["B"])
+    if isinstance(block_ids, np.ndarray):
+        _check_distinct(check, "block_ids", block_ids)
+    SCATTER_BLOCKS(cache, blocks, block_ids)
+
+
+@SCATTER_BLOCKS.reference
+def _scatter_blocks(cache: Array, blocks: Array, block_ids: Array) -> None:
+    cache[block_ids] = blocks
+
+
+def _check_caches(check: Check, k_cache: Array, v_cache: Array) -> None:
+    check.tensor("k_cache", k_cache, _CACHE, FLOATS)
+    check.tensor("v_cache", v_cache, _CACHE, FLOATS)
+    check.same_dtype("v_cache", v_cache, "k_cache", k_cache)
+
+
+def _check_distinct(check: Check, name: str, block_ids: Array) -> None:
+    ids, counts = np.unique(block_ids, return_counts=True)
+    if ids.size < block_ids.size:
+        raise check.fail(name, "every destination once", ids[counts > 1].tolist())
