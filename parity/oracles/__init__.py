@@ -1,12 +1,14 @@
 """Every oracle of ops, by op name."""
 
+from importlib.metadata import version
+
 import torch
 import transformers
 
-from parity.oracles import norm
+from parity.oracles import norm, quant_gguf
 from parity.oracles.oracle import Oracle
 
-FAMILIES = (norm,)
+FAMILIES = (norm, quant_gguf)
 ORACLES: dict[str, Oracle] = {
     name: oracle for family in FAMILIES for name, oracle in family.ORACLES.items()
 }
@@ -14,4 +16,8 @@ ORACLES: dict[str, Oracle] = {
 
 def versions() -> dict[str, str]:
     """Return the versions that a manifest names."""
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "gguf": version("gguf"),
+    }

@@ -110,6 +110,13 @@ def dtype_named(name: str) -> DType:
     return DTYPES[name]
 
 
+def as_dtype(dtype: Any) -> DType:
+    """Return the DType that a name, a NumPy dtype or a DType stands for. Raises DTypeError."""
+    if isinstance(dtype, DType):
+        return dtype
+    return dtype_named(dtype) if isinstance(dtype, str) else dtype_of(np.empty(0, dtype))
+
+
 def dtype_of(array: "np.ndarray[Any, Any]") -> DType:
     """Return the dtype of a NumPy array. Raises DTypeError where pyvt has no name for it."""
     dtype = _BY_NUMPY.get(array.dtype)
