@@ -13,6 +13,7 @@ from parity.oracles import (
     logprobs,
     norm,
     penalties,
+    quant_gguf,
     rope,
     sampling,
 )
@@ -28,6 +29,7 @@ FAMILIES = (
     logprobs,
     norm,
     penalties,
+    quant_gguf,
     rope,
     sampling,
 )

@@ -15,6 +15,7 @@ from pyvt.ops.penalties import (
     apply_penalties,
     apply_token_mask,
 )
+from pyvt.ops.quant_gguf import dequantize, quant_embedding, quant_linear, quantize_q8_rows
 from pyvt.ops.rope import rope_cos_sin, rotary_embedding
 from pyvt.ops.sampling import (
     MIN_TEMPERATURE,
@@ -43,6 +44,7 @@ __all__ = [
     "cast",
     "copy_blocks",
     "count_nonfinite",
+    "dequantize",
     "embedding",
     "fused_add_rms_norm",
     "gather_blocks",
@@ -53,6 +55,9 @@ __all__ = [
     "merge_attn_states",
     "mul",
     "paged_attention",
+    "quant_embedding",
+    "quant_linear",
+    "quantize_q8_rows",
     "random_sample",
     "relu",
     "reshape_and_cache",

@@ -21,7 +21,7 @@ class QuantTensor:
 
     Attributes:
         dtype: a block format.
-        shape: logical shape ``[..., K]``; K is a multiple of ``dtype.block_size``.
+        shape: logical shape ``[..., K]``; K is a positive multiple of ``dtype.block_size``.
         blocks: uint8 ``[..., K / block_size * block_bytes]``; may be a view of a mapped file.
     """
 
@@ -32,8 +32,8 @@ class QuantTensor:
     def __post_init__(self) -> None:
         if not self.dtype.is_block:
             raise DTypeError(f"[QuantTensor] dtype: expected a block format, got {self.dtype}")
-        if not self.shape:
-            raise ShapeError("[QuantTensor] shape: expected at least one dim, got ()")
+        if not self.shape or self.shape[-1] == 0:
+            raise ShapeError(f"[QuantTensor] shape: expected a block or more, got {self.shape}")
         expected = (*self.shape[:-1], self.dtype.row_bytes(self.shape[-1]))
         if self.blocks.dtype != np.uint8 or self.blocks.shape != expected:
             raise ShapeError(

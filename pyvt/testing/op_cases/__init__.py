@@ -10,6 +10,7 @@ from pyvt.testing.op_cases import (
     logprobs,
     norm,
     penalties,
+    quant_gguf,
     rope,
     sampling,
 )
@@ -25,6 +26,7 @@ FAMILIES = (
     logprobs,
     norm,
     penalties,
+    quant_gguf,
     rope,
     sampling,
 )

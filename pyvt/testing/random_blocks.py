@@ -1,0 +1,51 @@
+"""Random packed weights for tests, cases and benchmarks: every code occurs, scales are ordinary."""
+
+from typing import Any
+
+import numpy as np
+
+from pyvt.ops.block_formats import FORMATS
+from pyvt.tensor.dtype import DType
+from pyvt.tensor.quant_tensor import QuantTensor
+
+Array = np.ndarray[Any, Any]
+
+
+def random_weight(
+    rng: np.random.Generator, dtype: DType, *shape: int, magnitude: float = 0.05
+) -> QuantTensor:
+    """Return random blocks whose values are about ``magnitude`` in size.
+
+    Every byte is random except the scales of a block, which are set so that values are neither huge
+    nor NaN.
+    """
+    num_bytes = dtype.row_bytes(shape[-1])
+    blocks = rng.integers(0, 256, (*shape[:-1], num_bytes), np.uint8)
+    fields = blocks.reshape(-1, dtype.block_bytes).view(FORMATS[dtype.name].layout)[:, 0]
+    _set_scales(rng, dtype, fields, magnitude)
+    return QuantTensor(dtype, shape, blocks)
+
+
+# The product of scale step and code that a random block has about half of the time.
+_TYPICAL = {
+    **{"q4_0": 4, "q4_1": 8, "q5_0": 8, "q5_1": 16, "q8_0": 64, "iq4_nl": 60},
+    **{"q2_k": 12, "q3_k": 32, "q4_k": 240, "q5_k": 480, "q6_k": 1000, "iq4_xs": 900},
+    **{"iq2_xxs": 45, "iq2_xs": 45, "iq2_s": 45, "iq3_xxs": 120, "iq3_s": 120},
+}
+
+
+def _set_scales(rng: np.random.Generator, dtype: DType, fields: Array, magnitude: float) -> None:
+    if dtype.name == "mxfp4":
+        middle = 128 + int(np.floor(np.log2(magnitude / 4)))
+        fields["e"] = rng.integers(middle - 2, middle + 2, len(fields))
+        return
+    if dtype.name == "nvfp4":
+        middle = 8 * (8 + int(np.floor(np.log2(magnitude / 4))))
+        fields["sc"] = rng.integers(max(1, middle - 16), max(9, middle + 16), fields["sc"].shape)
+        return
+    step = magnitude / _TYPICAL[dtype.name]
+    fields["d"] = rng.uniform(0.5, 1.5, len(fields)) * step
+    if "dmin" in fields.dtype.names:
+        fields["dmin"] = rng.uniform(0.5, 1.5, len(fields)) * step * 4
+    if "m" in fields.dtype.names:
+        fields["m"] = rng.uniform(-1.5, 0.5, len(fields)) * magnitude
