@@ -1,0 +1,176 @@
+"""Frozen settings by composition: ``EngineConfig`` holds the parts, ``resolve`` ends every auto."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from pyvt.config.cache import Auto, CacheConfig, KVCacheSpec
+from pyvt.config.device import DeviceConfig
+from pyvt.config.scheduler import SchedulerConfig
+from pyvt.errors import ConfigError, did_you_mean
+from pyvt.log import get_logger
+from pyvt.mathutil import cdiv
+
+__all__ = [
+    "CacheConfig",
+    "Caps",
+    "DeviceConfig",
+    "EngineConfig",
+    "KVCacheSpec",
+    "SchedulerConfig",
+    "engine_config",
+    "resolve",
+]
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """All settings of an engine."""
+
+    model: str = field(metadata={"help": "folder of a model, .gguf file or name in the catalogue"})
+    max_model_len: int | Auto = field(
+        default="auto",
+        metadata={"help": "most tokens of a request, prompt and answer; auto: the model's own"},
+    )
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise ConfigError(
+                f"[config] model: expected a path or a name, got {self.model!r}", field="model"
+            )
+        is_count = isinstance(self.max_model_len, int) and not isinstance(self.max_model_len, bool)
+        if self.max_model_len != "auto" and (not is_count or self.max_model_len < 2):
+            raise ConfigError(
+                "[config] max_model_len: expected 'auto' or an integer of at least 2, "
+                f"got {self.max_model_len!r}",
+                field="max_model_len",
+            )
+
+
+_PARTS: dict[str, type[Any]] = {
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "device": DeviceConfig,
+}
+
+
+def engine_config(model: str, **settings: Any) -> EngineConfig:
+    """Return the config of flat settings: ``engine_config(path, block_size=32, dtype="f64")``.
+
+    A name is looked up in ``EngineConfig`` and in its parts; no two parts share a name.
+
+    Raises:
+        ConfigError: a name is unknown, or a value is refused by its part.
+    """
+    owners = {f.name: part for part, cls in _PARTS.items() for f in fields(cls)}
+    own = {f.name for f in fields(EngineConfig)}
+    chosen: dict[str, Any] = {}
+    by_part: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name in own:
+            chosen[name] = value
+        elif name in owners:
+            by_part.setdefault(owners[name], {})[name] = value
+        else:
+            known = did_you_mean(name, own | owners.keys())
+            raise ConfigError(f"[config] setting: {name!r} is unknown; {known}", field=name)
+    for part, values in by_part.items():
+        chosen[part] = replace(chosen[part] if part in chosen else _PARTS[part](), **values)
+    return EngineConfig(model=model, **chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What ``resolve`` must know about the machine and the model.
+
+    Attributes:
+        backends: usable host backends, best first.
+        dtype: the dtype that those backends compute in unless told.
+        num_cores: cores that this process may use.
+        max_position_embeddings: context of the model.
+        kv_bytes_per_token: KV bytes of a token over all layers.
+        kv_budget_bytes: memory that KV blocks may take.
+    """
+
+    backends: tuple[str, ...]
+    dtype: str
+    num_cores: int
+    max_position_embeddings: int
+    kv_bytes_per_token: int
+    kv_budget_bytes: int
+
+
+def resolve(config: EngineConfig, caps: Caps) -> EngineConfig:
+    """Return a config without auto; each decision is logged once.
+
+    Raises:
+        ConfigError: an explicit setting cannot be met; the text has both numbers and remedies.
+    """
+    device = _resolve_device(config.device, caps)
+    max_model_len, num_blocks = _resolve_lengths(config, caps)
+    cache = replace(config.cache, num_blocks=num_blocks)
+    resolved = replace(config, max_model_len=max_model_len, cache=cache, device=device)
+    for name, before, after in (
+        ("backend", config.device.backend, device.backend),
+        ("dtype", config.device.dtype, device.dtype),
+        ("threads", config.device.threads, device.threads),
+        ("max_model_len", config.max_model_len, max_model_len),
+        ("num_blocks", config.cache.num_blocks, num_blocks),
+    ):
+        if before == "auto":
+            log.info("resolved %s=%s", name, after)
+    return resolved
+
+
+def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
+    backend = caps.backends[0] if device.backend == "auto" else device.backend
+    if backend not in caps.backends:
+        known = did_you_mean(backend, caps.backends)
+        raise ConfigError(
+            f"[config] device.backend: {backend!r} is not usable here; {known}",
+            field="device.backend",
+        )
+    return DeviceConfig(
+        backend=backend,
+        dtype=caps.dtype if device.dtype == "auto" else device.dtype,
+        threads=caps.num_cores if device.threads == "auto" else device.threads,
+    )
+
+
+def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
+    """Return (max_model_len, num_blocks): one request of full length always fits the pool."""
+    block_size = config.cache.block_size
+    block_bytes = block_size * caps.kv_bytes_per_token
+    max_model_len = config.max_model_len
+    if max_model_len == "auto":
+        wanted = caps.max_position_embeddings
+    elif max_model_len > caps.max_position_embeddings:
+        raise ConfigError(
+            f"[config] max_model_len: expected at most {caps.max_position_embeddings}, the "
+            f"model's context, got {max_model_len}",
+            field="max_model_len",
+        )
+    else:
+        wanted = max_model_len
+    if config.cache.num_blocks == "auto":
+        full_load = config.scheduler.max_num_seqs * cdiv(wanted, block_size)
+        num_blocks = min(full_load, caps.kv_budget_bytes // block_bytes)
+    else:
+        num_blocks = config.cache.num_blocks
+    if max_model_len == "auto":
+        wanted = min(wanted, num_blocks * block_size)
+    if wanted > num_blocks * block_size or wanted < 2:
+        least = 2 if max_model_len == "auto" else wanted
+        need = cdiv(least, block_size)
+        lacking_mib = (need - num_blocks) * block_bytes / 2**20
+        raise ConfigError(
+            f"[config] max_model_len: {least} tokens need {need} KV blocks, the pool has "
+            f"{num_blocks}: {lacking_mib:.1f} MiB too little; lower max_model_len, raise "
+            "memory_fraction or num_blocks, or free memory",
+            field="max_model_len",
+        )
+    return wanted, num_blocks

@@ -1,0 +1,153 @@
+"""What engine, scheduler and worker say to each other.
+
+The scheduler never sees a tensor and the worker never sees a ``Request``: a step is one
+``SchedulerOutput`` down and one ``ModelRunnerOutput`` up. A request is sent whole when it first
+runs (``NewRequestData``) and as a difference afterwards (``CachedRequestData``). A preempted
+request is forgotten by the worker and later sent whole again, with what it had generated.
+
+The order of ``num_scheduled_tokens`` is the order of the rows of the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyvt.sampling_params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+BlockIds = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCoreRequest:
+    """A validated request, on its way from the input processor to the core.
+
+    Attributes:
+        request_id: unique among unfinished requests.
+        prompt: the text of the prompt, None where the caller gave token ids.
+        prompt_token_ids: at least one id, all inside the vocabulary.
+        sampling_params: with ``max_tokens`` and ``seed`` resolved to integers.
+        eos_token_ids: ids that end the text; empty under ``ignore_eos``.
+        arrival_s: the engine clock at arrival.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    eos_token_ids: frozenset[int]
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRequestData:
+    """A request that the worker does not know.
+
+    Attributes:
+        request_id: identity of the row.
+        prompt_token_ids: the whole prompt.
+        output_token_ids: what was generated before a preemption, else empty.
+        sampling_params: as in ``EngineCoreRequest``.
+        eos_token_ids: the ids that ``min_tokens`` masks, beside ``stop_token_ids``.
+        block_ids: block table of each cache group.
+        num_computed_tokens: tokens whose KV is already in those blocks.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    output_token_ids: tuple[int, ...]
+    sampling_params: SamplingParams
+    eos_token_ids: frozenset[int]
+    block_ids: BlockIds
+    num_computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedRequestData:
+    """What is new about a request that the worker knows; it appended its own sampled tokens.
+
+    Attributes:
+        request_id: identity of the row.
+        new_block_ids: blocks to append to the table of each cache group.
+        num_computed_tokens: tokens whose KV is valid before this step.
+    """
+
+    request_id: str
+    new_block_ids: BlockIds
+    num_computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOutput:
+    """One step's work.
+
+    Attributes:
+        new_requests: requests to add.
+        cached_requests: requests to go on with.
+        num_scheduled_tokens: tokens granted to each request of the step, at least 1 each. A
+            request whose grant reaches its last known token gets a token sampled.
+        total_num_scheduled_tokens: their sum.
+        finished_request_ids: requests to forget before the step: finished, aborted or preempted.
+            An id may be unknown to the worker, and may come again in ``new_requests``.
+    """
+
+    new_requests: tuple[NewRequestData, ...] = ()
+    cached_requests: tuple[CachedRequestData, ...] = ()
+    num_scheduled_tokens: Mapping[str, int] = field(default_factory=dict)
+    total_num_scheduled_tokens: int = 0
+    finished_request_ids: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """Log probabilities at one position, of the raw logits.
+
+    Attributes:
+        token_id: the token that was taken.
+        logprob: its log probability.
+        rank: its place among all tokens, 1 for the most likely.
+        top: (token id, log probability) of the most likely tokens, best first.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRunnerOutput:
+    """The worker's answer to a ``SchedulerOutput``.
+
+    Attributes:
+        sampled_token_ids: new tokens of each request that got any; a request whose prompt is not
+            finished is absent.
+        logprobs: one entry for each sampled token, of requests that asked.
+        errors: requests that failed alone, such as a row of logits that is not finite, with the
+            text; such a request has no sampled tokens.
+    """
+
+    sampled_token_ids: Mapping[str, tuple[int, ...]]
+    logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCoreOutput:
+    """What a step brought for one request.
+
+    Attributes:
+        request_id: identity of the request.
+        new_token_ids: tokens of this step, the one that ended the text included.
+        logprobs: one entry for each new token, where asked for.
+        finish_reason: why the request ended, None while it goes on.
+        stop_reason: the stop token id that ended it; None for the model's own end or no end.
+        error: the text of a failure when ``finish_reason`` is ``error``.
+    """
+
+    request_id: str
+    new_token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    error: str | None = None

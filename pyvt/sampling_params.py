@@ -1,0 +1,206 @@
+"""SamplingParams: every per-request knob, checked when it is made.
+
+Ids are checked here for type and sign; whether they lie inside the vocabulary is checked by
+``engine/input_processor.py``, which knows the model.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyvt.errors import RequestError
+
+MAX_LOGPROBS = 20
+MIN_TEMPERATURE = 1e-5
+
+
+def _help(text: str) -> dict[str, str]:
+    return {"help": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one request is sampled and when it ends.
+
+    Raises:
+        RequestError: a value has the wrong type or lies outside its range; ``param`` names it.
+    """
+
+    max_tokens: int | None = field(
+        default=None,
+        metadata=_help("most new tokens, at least 1; none: what is left of the context"),
+    )
+    temperature: float = field(
+        default=1.0, metadata=_help("0 takes the most likely token; otherwise at least 1e-5")
+    )
+    top_p: float = field(
+        default=1.0,
+        metadata=_help("smallest set of tokens with this probability in sum, above 0 up to 1"),
+    )
+    top_k: int = field(default=0, metadata=_help("this many most likely tokens; 0 or -1: all"))
+    min_p: float = field(
+        default=0.0,
+        metadata=_help("least probability as a share of the most likely token's, 0 to 1"),
+    )
+    repetition_penalty: float = field(
+        default=1.0, metadata=_help("divides logits of tokens that occurred, above 0; 1 is off")
+    )
+    presence_penalty: float = field(
+        default=0.0, metadata=_help("taken from logits of tokens already generated, -2 to 2")
+    )
+    frequency_penalty: float = field(
+        default=0.0, metadata=_help("taken from logits once per generated occurrence, -2 to 2")
+    )
+    logit_bias: Mapping[int, float] | None = field(
+        default=None, metadata=_help("added to logits, by token id, -100 to 100")
+    )
+    allowed_token_ids: Sequence[int] | None = field(
+        default=None, metadata=_help("only these ids may be generated")
+    )
+    banned_token_ids: Sequence[int] = field(
+        default=(), metadata=_help("these ids are never generated")
+    )
+    min_tokens: int = field(default=0, metadata=_help("no end of the text before this many tokens"))
+    seed: int | None = field(
+        default=None,
+        metadata=_help("same seed, same tokens, whatever runs beside; none: a random seed"),
+    )
+    stop: str | Sequence[str] = field(
+        default=(), metadata=_help("the text ends before the first of these strings")
+    )
+    stop_token_ids: Sequence[int] = field(
+        default=(), metadata=_help("ids that end the text, beside the model's own")
+    )
+    ignore_eos: bool = field(
+        default=False, metadata=_help("go on when the model says that the text ends")
+    )
+    logprobs: int | None = field(
+        default=None, metadata=_help("log probabilities of this many best tokens, 0 to 20")
+    )
+    prompt_logprobs: int | None = field(
+        default=None, metadata=_help("the same for the tokens of the prompt; not supported yet")
+    )
+    skip_special_tokens: bool = field(
+        default=True, metadata=_help("leave special tokens out of the text")
+    )
+    n: int = field(default=1, metadata=_help("answers per prompt; only 1 for now"))
+
+    def __post_init__(self) -> None:
+        self._check_counts()
+        self._check_numbers()
+        for name in ("ignore_eos", "skip_special_tokens"):
+            if not isinstance(getattr(self, name), bool):
+                raise _error(name, "true or false", getattr(self, name))
+        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+            object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise _error("allowed_token_ids", "at least one id or none", ())
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
+
+    def _check_counts(self) -> None:
+        if self.max_tokens is not None:
+            _integer("max_tokens", self.max_tokens, 1, None)
+        _integer("top_k", self.top_k, -1, None)
+        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        if self.seed is not None:
+            _integer("seed", self.seed, -(2**63), 2**64 - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            raise _not_yet("prompt_logprobs", "none", self.prompt_logprobs)
+        _integer("n", self.n, 1, None)
+        if self.n > 1:
+            raise _not_yet("n", "1", self.n)
+
+    def _check_numbers(self) -> None:
+        _number("temperature", self.temperature, 0.0, None)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise _error(
+                "temperature", f"0 (greedy) or at least {MIN_TEMPERATURE}", self.temperature
+            )
+        _number("top_p", self.top_p, 0.0, 1.0, is_above=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, None, is_above=True)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is taken."""
+        return self.temperature == 0
+
+
+def _error(param: str, expected: str, got: Any) -> RequestError:
+    text = repr(got)
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return RequestError(
+        f"[sampling] {param}: expected {expected}, got {shown}", param=param, code="invalid_value"
+    )
+
+
+def _not_yet(param: str, expected: str, got: int) -> RequestError:
+    return RequestError(
+        f"[sampling] {param}: expected {expected}, got {got!r}; other values are not supported yet",
+        param=param,
+        code="unsupported_value",
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(param: str, value: Any, low: int, high: int | None) -> None:
+    expected = f"an integer of at least {low}" if high is None else f"an integer, {low} to {high}"
+    if not _is_integer(value) or value < low or (high is not None and value > high):
+        raise _error(param, expected, value)
+
+
+def _number(
+    param: str, value: Any, low: float, high: float | None, *, is_above: bool = False
+) -> None:
+    above = "above" if is_above else "from"
+    expected = f"a finite number {above} {low:g}" + ("" if high is None else f" up to {high:g}")
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise _error(param, expected, value)
+    # An int beyond the range of a double would overflow in isfinite.
+    if (isinstance(value, int) and abs(value) > 2**63) or not math.isfinite(value):
+        raise _error(param, expected, value)
+    if value < low or (is_above and value == low) or (high is not None and value > high):
+        raise _error(param, expected, value)
+
+
+def _token_ids(param: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None if param == "allowed_token_ids" else ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, set, frozenset)):
+        raise _error(param, "a list of token ids", value)
+    for token_id in value:
+        if not _is_integer(token_id) or token_id < 0:
+            raise _error(param, "token ids, integers of at least 0", token_id)
+    return tuple(value)
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    strings = () if value is None else (value,) if isinstance(value, str) else value
+    if not isinstance(strings, Sequence) or isinstance(strings, bytes):
+        raise _error("stop", "a string or a list of strings", value)
+    for string in strings:
+        if not isinstance(string, str) or not string:
+            raise _error("stop", "strings of at least one character", string)
+    return tuple(strings)
+
+
+def _logit_bias(value: Any) -> dict[int, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise _error("logit_bias", "a map from token id to number", value)
+    for token_id, bias in value.items():
+        if not _is_integer(token_id) or token_id < 0:
+            raise _error("logit_bias", "token ids, integers of at least 0", token_id)
+        _number("logit_bias", bias, -100.0, 100.0)
+    return dict(value)

@@ -1,0 +1,6 @@
+"""Decides what runs in a step and where its KV lives; never touches tensors."""
+
+from pyvt.scheduler.request import Request, RequestStatus
+from pyvt.scheduler.scheduler import Scheduler, SchedulerStats
+
+__all__ = ["Request", "RequestStatus", "Scheduler", "SchedulerStats"]

@@ -1,0 +1,148 @@
+"""Stand-ins for tests that need no model and no files: a runner, a clock, a tokenizer."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
+
+
+class FakeClock:
+    """A clock that moves only when told; call it for the time in seconds."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        self.now_s += seconds
+
+
+def fake_next_token(token_ids: Sequence[int], seed: int, vocab_size: int) -> int:
+    """Return the token that follows ``token_ids``: a hash of all of them and the seed."""
+    text = f"{seed}:{','.join(map(str, token_ids))}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % vocab_size
+
+
+@dataclass(slots=True)
+class _Row:
+    """What the fake worker keeps of a request."""
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    block_ids: tuple[list[int], ...]
+    seed: int
+    top: int | None
+
+
+@dataclass(slots=True)
+class FakeModelRunner:
+    """A runner whose KV cache holds the tokens themselves.
+
+    Each step writes the granted tokens into the slots of the request's blocks, then reads the whole
+    sequence back through the block table and hashes it into the next token. A block given to two
+    requests, a lost block or a wrong count therefore changes the tokens.
+
+    Attributes:
+        num_blocks: blocks of its cache; ids outside are refused.
+        block_size: tokens of a block.
+        vocab_size: sampled ids lie below it.
+        forced: tokens to return instead, by request id; one after another, then hashes again.
+        failing: request ids whose row is answered with an error.
+        before_step: called with each step before it runs; may raise.
+        steps: every step that was run.
+    """
+
+    num_blocks: int
+    block_size: int
+    vocab_size: int = 1000
+    forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    failing: frozenset[str] = frozenset()
+    before_step: Callable[[SchedulerOutput], None] | None = None
+    steps: list[SchedulerOutput] = field(default_factory=list)
+    _rows: dict[str, _Row] = field(default_factory=dict)
+    _slots: dict[int, int] = field(default_factory=dict)
+
+    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Run a step; AssertionError where the scheduler broke its contract."""
+        if self.before_step is not None:
+            self.before_step(step)
+        self.steps.append(step)
+        starts = self._update_rows(step)
+        assert starts.keys() == step.num_scheduled_tokens.keys(), "grants and rows differ"
+        assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
+        for request_id, start in starts.items():
+            self._write(self._rows[request_id], start, step.num_scheduled_tokens[request_id])
+        sampled: dict[str, tuple[int, ...]] = {}
+        logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
+        errors: dict[str, str] = {}
+        for request_id, start in starts.items():
+            row = self._rows[request_id]
+            end = start + step.num_scheduled_tokens[request_id]
+            assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
+            if request_id in self.failing:
+                errors[request_id] = "logits are not finite"
+            elif end == len(row.token_ids):
+                token_id = self._sample(request_id, row)
+                row.token_ids.append(token_id)
+                sampled[request_id] = (token_id,)
+                if row.top is not None:
+                    logprobs[request_id] = (_fake_logprobs(token_id, row.top),)
+        return ModelRunnerOutput(sampled_token_ids=sampled, logprobs=logprobs, errors=errors)
+
+    @property
+    def known_request_ids(self) -> frozenset[str]:
+        """Requests that have a row."""
+        return frozenset(self._rows)
+
+    def _update_rows(self, step: SchedulerOutput) -> dict[str, int]:
+        """Apply the step's differences; return the first position of each request's tokens."""
+        for request_id in step.finished_request_ids:
+            self._rows.pop(request_id, None)
+        starts = {}
+        for new in step.new_requests:
+            assert new.request_id not in self._rows, f"{new.request_id} is sent whole twice"
+            self._rows[new.request_id] = _row(new)
+            starts[new.request_id] = new.num_computed_tokens
+        for known in step.cached_requests:
+            tables = self._rows[known.request_id].block_ids
+            for table, ids in zip(tables, known.new_block_ids, strict=True):
+                table.extend(ids)
+            starts[known.request_id] = known.num_computed_tokens
+        return starts
+
+    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
+        for position in range(start, start + num_tokens):
+            self._slots[self._slot(row, position)] = row.token_ids[position]
+
+    def _slot(self, row: _Row, position: int) -> int:
+        block_id = row.block_ids[0][position // self.block_size]
+        assert 0 <= block_id < self.num_blocks, f"block {block_id} does not exist"
+        return block_id * self.block_size + position % self.block_size
+
+    def _sample(self, request_id: str, row: _Row) -> int:
+        num_generated = len(row.token_ids) - row.num_prompt_tokens
+        forced = self.forced.get(request_id, ())
+        if num_generated < len(forced):
+            return forced[num_generated]
+        read = [self._slots[self._slot(row, p)] for p in range(len(row.token_ids))]
+        return fake_next_token(read, row.seed, self.vocab_size)
+
+
+def _row(new: NewRequestData) -> _Row:
+    return _Row(
+        token_ids=[*new.prompt_token_ids, *new.output_token_ids],
+        num_prompt_tokens=len(new.prompt_token_ids),
+        block_ids=tuple(list(table) for table in new.block_ids),
+        seed=new.sampling_params.seed or 0,
+        top=new.sampling_params.logprobs,
+    )
+
+
+def _fake_logprobs(token_id: int, top: int) -> TokenLogprobs:
+    best = tuple((token_id + i, -1.0 - i) for i in range(top))
+    return TokenLogprobs(token_id=token_id, logprob=-1.0, rank=1, top=best)
