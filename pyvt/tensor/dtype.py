@@ -111,17 +111,11 @@ def dtype_named(name: str) -> DType:
     return DTYPES[name]
 
 
-<<<<<<< HEAD
-def as_dtype(value: "DType | str") -> DType:
-    """Return a dtype given as itself or by its name. Raises DTypeError for an unknown name."""
-    return value if isinstance(value, DType) else dtype_named(value)
-=======
 def as_dtype(dtype: Any) -> DType:
     """Return the DType that a name, a NumPy dtype or a DType stands for. Raises DTypeError."""
     if isinstance(dtype, DType):
         return dtype
     return dtype_named(dtype) if isinstance(dtype, str) else dtype_of(np.empty(0, dtype))
->>>>>>> wt-quant
 
 
 def dtype_of(array: "np.ndarray[Any, Any]") -> DType:
