@@ -124,8 +124,8 @@ def test_dequantize_column_view_equals_columns_of_the_whole() -> None:
     np.testing.assert_array_equal(ops.dequantize(columns), ops.dequantize(weight)[:, 32:96])
 
 
-@pytest.mark.parametrize("dtype", ["f64", "bf16", ml_dtypes.bfloat16, np.float16])
-def test_dequantize_other_dtype_is_f32_rounded_once(dtype: object) -> None:
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16", DTYPES["bf16"]])
+def test_dequantize_other_dtype_is_f32_rounded_once(dtype: DType | str) -> None:
     weight = random_weight(np.random.default_rng(6), Q4_K, 2, 256)
 
     got = ops.dequantize(weight, dtype=dtype)
@@ -246,7 +246,7 @@ def test_quant_embedding_decodes_only_rows_asked_for() -> None:
 def test_quant_embedding_id_out_of_range_is_refused(bad_id: int) -> None:
     weight = random_weight(np.random.default_rng(15), Q4_1, 11, 64)
 
-    with pytest.raises(ShapeError, match=rf"input_ids: expected ids in \[0, 11\), got {bad_id}"):
+    with pytest.raises(ShapeError, match=rf"input_ids: expected values in \[0, 11\), got {bad_id}"):
         ops.quant_embedding(np.array([0, bad_id]), weight)
 
 
