@@ -1,5 +1,7 @@
 """Every oracle of ops, by op name."""
 
+from importlib.metadata import version
+
 import torch
 import transformers
 
@@ -40,4 +42,8 @@ ORACLES: dict[str, Oracle] = {
 
 def versions() -> dict[str, str]:
     """Return the versions that a manifest names."""
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "gguf": version("gguf"),
+    }

@@ -55,7 +55,7 @@ FP4_LEVELS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 def decode_panel(dtype: DType, blocks: Array) -> Panel:
     """Return the panel of uint8 blocks ``[..., n · block_bytes]``, B being all of them in order.
 
-    Scales that are not finite stay so; the caller silences NumPy's warnings about them.
+    Scales that are not finite stay so.
     """
     block_format = FORMATS[dtype.name]
     packed = np.ascontiguousarray(blocks).reshape(-1, dtype.block_bytes)

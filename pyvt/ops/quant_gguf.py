@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from pyvt.dispatch import Check, declare
-from pyvt.errors import ConfigError, DTypeError, did_you_mean
+from pyvt.errors import ConfigError, did_you_mean
 from pyvt.ops.block_formats import FORMATS, Panel, decode_panel
-from pyvt.ops.numerics import Array, accum_dtype
-from pyvt.tensor.dtype import BLOCK_FORMATS, FLOATS, I32, I64, as_dtype
+from pyvt.ops.numerics import Array, accum_dtype, round_into
+from pyvt.tensor.dtype import BLOCK_FORMATS, FLOATS, I32, I64, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 
 DEQUANTIZE = declare("dequantize")
 QUANT_EMBEDDING = declare("quant_embedding")
-QUANTIZE_Q8_ROWS = declare("quantize_q8_rows")
+QUANTIZE_Q8_ROWS = declare("quantize_q8_rows", num_outputs=2)
 QUANT_LINEAR = declare("quant_linear")
 
 Q8_GROUP = 32
@@ -31,14 +31,16 @@ Q8_TINY = 2.0**-100
 _TILE_ELEMENTS = 1 << 18
 
 
-def dequantize(weight: QuantTensor, *, dtype: Any = "f32", out: Array | None = None) -> Array:
+def dequantize(
+    weight: QuantTensor, *, dtype: DType | str = "f32", out: Array | None = None
+) -> Array:
     """Expand a packed weight; each value is formed in f32 and rounded once into ``dtype``.
 
     Scales that are not finite give values that are not finite.
 
     Args:
         weight: ``[..., K]`` in any block format.
-        dtype: f64|f32|bf16|f16, as a name or a NumPy dtype.
+        dtype: f64|f32|bf16|f16, or its name.
         out: ``[..., K]`` of that dtype.
 
     Returns:
@@ -51,7 +53,7 @@ def dequantize(weight: QuantTensor, *, dtype: Any = "f32", out: Array | None = N
     """
     check = Check("dequantize")
     check.tensor("weight", weight, "... K", BLOCK_FORMATS)
-    out = check.output(out, weight.shape, _float_dtype(check, dtype))
+    out = check.output(out, weight.shape, check.named_dtype("dtype", dtype, FLOATS))
     DEQUANTIZE(out, weight)
     return out
 
@@ -59,39 +61,38 @@ def dequantize(weight: QuantTensor, *, dtype: Any = "f32", out: Array | None = N
 @DEQUANTIZE.reference
 def _dequantize(out: Array, weight: QuantTensor) -> None:
     matrix_blocks, matrix_out = np.atleast_2d(weight.blocks), np.atleast_2d(out)
-    with np.errstate(all="ignore"):
-        for index in np.ndindex(*matrix_out.shape[:-2]):
-            for rows, panel in _panels(weight, matrix_blocks[index]):
-                matrix_out[index][rows] = _values(panel, weight.shape[-1])
+    for index in np.ndindex(*matrix_out.shape[:-2]):
+        for rows, panel in _panels(weight, matrix_blocks[index]):
+            matrix_out[index][rows] = _values(panel, weight.shape[-1])
 
 
 def quant_embedding(
-    input_ids: Array, weight: QuantTensor, *, dtype: Any = "f32", out: Array | None = None
+    input_ids: Array, weight: QuantTensor, *, dtype: DType | str = "f32", out: Array | None = None
 ) -> Array:
     """Look rows up in a packed table; only the rows asked for are decoded.
 
     Args:
         input_ids: ``[T]`` i32|i64, each in ``[0, V)``.
         weight: ``[V, H]`` in any block format.
-        dtype: f64|f32|bf16|f16, as a name or a NumPy dtype.
+        dtype: f64|f32|bf16|f16, or its name.
         out: ``[T, H]`` of that dtype.
 
     Returns:
         ``out``.
 
     Raises:
-        ShapeError: also for an id out of range. DTypeError.
+        ShapeError: also for an id out of range.
+        DTypeError.
 
     Source: ggml ``ggml_get_rows``.
     """
     check = Check("quant_embedding")
     check.tensor("input_ids", input_ids, "T", (I32, I64))
     check.tensor("weight", weight, "V H", BLOCK_FORMATS)
-    num_rows, hidden = weight.shape
-    bad_ids = input_ids[(input_ids < 0) | (input_ids >= num_rows)]
-    if bad_ids.size:
-        raise check.fail("input_ids", f"ids in [0, {num_rows})", int(bad_ids[0]))
-    out = check.output(out, (len(input_ids), hidden), _float_dtype(check, dtype))
+    check.index("input_ids", input_ids, weight.shape[0])
+    out = check.output(
+        out, (len(input_ids), weight.shape[1]), check.named_dtype("dtype", dtype, FLOATS)
+    )
     QUANT_EMBEDDING(out, input_ids, weight)
     return out
 
@@ -136,16 +137,15 @@ def quantize_q8_rows(x: Array, *, out: tuple[Array, Array] | None = None) -> tup
 
 @QUANTIZE_Q8_ROWS.reference
 def _quantize_q8_rows(codes: Array, scales: Array, x: Array) -> None:
-    with np.errstate(all="ignore"):
-        groups = x.astype(np.float32).reshape(*scales.shape, Q8_GROUP)
-        largest = np.abs(groups).max(axis=-1, initial=0)
-        is_finite = np.isfinite(largest)
-        is_used = is_finite & (largest >= np.float32(Q8_TINY))
-        inverse = np.where(is_used, np.float32(Q8_MAX) / largest, np.float32(0))
-        steps = np.where(is_used[..., None], groups * inverse[..., None], np.float32(0))
-        codes[...] = np.rint(steps).reshape(codes.shape)
-        scales[...] = np.where(is_used, largest / np.float32(Q8_MAX), np.float32(0))
-        scales[~is_finite] = np.nan
+    groups = x.astype(np.float32).reshape(*scales.shape, Q8_GROUP)
+    largest = np.abs(groups).max(axis=-1, initial=0)
+    is_finite = np.isfinite(largest)
+    is_used = is_finite & (largest >= np.float32(Q8_TINY))
+    inverse = np.where(is_used, np.float32(Q8_MAX) / largest, np.float32(0))
+    steps = np.where(is_used[..., None], groups * inverse[..., None], np.float32(0))
+    codes[...] = np.rint(steps).reshape(codes.shape)
+    scales[...] = np.where(is_used, largest / np.float32(Q8_MAX), np.float32(0))
+    scales[~is_finite] = np.nan
 
 
 def quant_linear(
@@ -170,13 +170,14 @@ def quant_linear(
         weight: ``[N, K]`` in any block format.
         bias: ``[N]`` f64|f32|bf16|f16, added before the rounding.
         act: ``none`` or ``q8``.
-        out: ``[..., N]``, the dtype of ``x``; may not overlap ``x``.
+        out: ``[..., N]``, the dtype of ``x``; shares no memory with an input.
 
     Returns:
         ``out``.
 
     Raises:
-        ShapeError, DTypeError; ConfigError for an unknown ``act``.
+        ShapeError, DTypeError.
+        ConfigError: for an unknown ``act``.
 
     Source: ggml ``ggml_mul_mat`` and ``ggml_vec_dot_*_q8_*``.
     """
@@ -188,6 +189,7 @@ def quant_linear(
         valid = did_you_mean(act, _PRODUCTS)
         raise ConfigError(f"[quant_linear] act: {act!r} is unknown; {valid}", field="act")
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
+    check.disjoint("out", out, x=x, weight=weight.blocks)
     QUANT_LINEAR(out, x, weight, bias, act)
     return out
 
@@ -195,14 +197,13 @@ def quant_linear(
 @QUANT_LINEAR.reference
 def _quant_linear(out: Array, x: Array, weight: QuantTensor, bias: Array | None, act: str) -> None:
     accum = accum_dtype(x) if bias is None else accum_dtype(x, bias)
-    with np.errstate(all="ignore"):
-        group_size = FORMATS[weight.dtype.name].group_size
-        product = _PRODUCTS[act](x.reshape(-1, x.shape[-1]), group_size, accum)
-        for rows, panel in _panels(weight, weight.blocks):
-            sums = product(panel)
-            if bias is not None:
-                sums = sums + bias[rows].astype(accum)
-            out[..., rows] = sums.reshape(*out.shape[:-1], sums.shape[-1])
+    group_size = FORMATS[weight.dtype.name].group_size
+    product = _PRODUCTS[act](x.reshape(-1, x.shape[-1]), group_size, accum)
+    for rows, panel in _panels(weight, weight.blocks):
+        sums = product(panel)
+        if bias is not None:
+            sums += bias[rows].astype(accum)
+        round_into(out[..., rows], sums.reshape(*out.shape[:-1], sums.shape[-1]))
 
 
 Product = Callable[[Panel], Array]
@@ -216,7 +217,9 @@ def _decoded_product(x: Array, _group_size: int, accum: "np.dtype[Any]") -> Prod
 
 def _q8_product(x: Array, group_size: int, accum: "np.dtype[Any]") -> Product:
     """Return the function from a panel of R rows to its products ``[T, R]``, by int8 codes."""
-    codes, scales = quantize_q8_rows(x)
+    codes = np.empty(x.shape, np.int8)
+    scales = np.empty((len(x), x.shape[-1] // Q8_GROUP), np.float32)
+    _quantize_q8_rows(codes, scales, x)
     num_groups = x.shape[-1] // group_size
     # An integer dot of one group is below 2^24, so f32 holds it exactly.
     x_codes = codes.astype(np.float32).reshape(len(x), num_groups, group_size)
@@ -239,15 +242,6 @@ def _q8_product(x: Array, group_size: int, accum: "np.dtype[Any]") -> Product:
 
 
 _PRODUCTS = {"none": _decoded_product, "q8": _q8_product}
-
-
-def _float_dtype(check: Check, dtype: Any) -> "np.dtype[Any]":
-    """Return the NumPy dtype of a float output. Raises DTypeError for any other."""
-    found = as_dtype(dtype)
-    if found not in FLOATS or found.numpy is None:
-        valid = "|".join(known.name for known in FLOATS)
-        raise DTypeError(f"[{check.op}] dtype: expected {valid}, got {found.name}")
-    return found.numpy
 
 
 def _runs(num_rows: int, num_columns: int) -> Iterator[slice]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.ops.block_formats import FORMATS
-from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, DType, as_dtype
+from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, DType, dtype_of
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.op_cases.case import SELF, Inputs, MakeInputs, normal, rows
 from pyvt.testing.random_blocks import random_weight
@@ -34,9 +34,13 @@ def edge_weight(rng: np.random.Generator, dtype: DType) -> QuantTensor:
     return weight
 
 
+def _name_of(plain: "np.dtype[Any]") -> str:
+    return dtype_of(np.empty(0, plain)).name
+
+
 def _dequantize(dtype: DType, *shape: int) -> MakeInputs:
     def make(rng: np.random.Generator, plain: "np.dtype[Any]") -> Inputs:
-        return {"weight": random_weight(rng, dtype, *shape), "dtype": as_dtype(plain).name}
+        return {"weight": random_weight(rng, dtype, *shape), "dtype": _name_of(plain)}
 
     return make
 
@@ -59,7 +63,7 @@ def _embedding(dtype: DType, ids: list[int], id_dtype: Any = np.int64) -> MakeIn
         return {
             "input_ids": np.array(ids, id_dtype),
             "weight": random_weight(rng, dtype, 7, 256),
-            "dtype": as_dtype(plain).name,
+            "dtype": _name_of(plain),
         }
 
     return make
