@@ -68,8 +68,9 @@ class Check:
     ) -> "np.dtype[Any]":
         """Return the NumPy dtype of an argument that is a plain dtype or its name."""
         dtype = as_dtype(value)
-        if dtype not in dtypes or dtype.numpy is None:
+        if dtype not in dtypes:
             raise self._bad_dtype(name, dtypes, dtype)
+        assert dtype.numpy is not None, "an op writes plain dtypes"
         return dtype.numpy
 
     def _bad_dtype(self, name: str, dtypes: Sequence[DType], got: Any) -> DTypeError:
@@ -94,13 +95,17 @@ class Check:
     def writeable(self, name: str, array: Any) -> None:
         """Check that a tensor argument on the host, which the op overwrites, can be written."""
         if isinstance(array, np.ndarray) and not array.flags.writeable:
-            raise self.fail(name, "a writeable array", "a read-only one")
+            raise ShapeError(
+                f"[{self.op}] {name}: expected a writeable array, got a read-only one; pass a copy"
+            )
 
     def disjoint(self, name: str, array: Any, **others: Any) -> None:
         """Check that an output on the host shares no memory with the named inputs."""
         for other_name, other in others.items():
             if isinstance(other, np.ndarray) and np.may_share_memory(array, other):
-                raise self.fail(name, f"memory apart from {other_name}", "an overlap")
+                raise ShapeError(
+                    f"[{self.op}] {name}: expected memory apart from {other_name}, got an overlap"
+                )
 
     def same_dtype(self, name: str, array: Any, other_name: str, other: Any) -> None:
         """Check that two tensor arguments have one dtype."""

@@ -180,11 +180,11 @@ def _gelu(out: Array, x: Array) -> None:
 
 @SILU_AND_MUL.reference
 def _silu_and_mul(out: Array, x: Array) -> None:
-    gate, up = np.split(x.astype(accum_dtype(x)), 2, axis=-1)
-    round_into(out, _silu_of(gate) * up)
+    wide, size = x.astype(accum_dtype(x)), out.shape[-1]
+    round_into(out, _silu_of(wide[..., :size]) * wide[..., size:])
 
 
 @GELU_AND_MUL.reference
 def _gelu_and_mul(out: Array, x: Array) -> None:
-    gate, up = np.split(x.astype(accum_dtype(x)), 2, axis=-1)
-    round_into(out, _gelu_of(gate) * up)
+    wide, size = x.astype(accum_dtype(x)), out.shape[-1]
+    round_into(out, _gelu_of(wide[..., :size]) * wide[..., size:])

@@ -104,8 +104,8 @@ def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> No
 def _rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> None:
     accum = accum_dtype(q, cos_sin)
     rows = np.take(cos_sin, positions, axis=0).astype(accum)
-    cos, sin = np.split(rows[:, None, :], 2, axis=-1)
-    half = cos.shape[-1]
+    half = rows.shape[-1] // 2
+    cos, sin = rows[:, None, :half], rows[:, None, half:]
     for x in (q, k):
         x1, x2 = x[..., :half].astype(accum), x[..., half : 2 * half].astype(accum)
         round_into(x[..., :half], x1 * cos - x2 * sin)

@@ -1,0 +1,158 @@
+"""The generated pages of ``docs/reference``: one table row a page.
+
+``python -m pyvt.testing.docs`` writes the pages of a checkout, ``--check`` compares them. A page is
+a path and a function that takes the root of the checkout and returns the text. The text depends on
+the committed files alone: not on the machine, nor on the versions of Python and its packages.
+"""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyvt
+from pyvt import envs, ops
+from pyvt.dispatch import get_op
+from pyvt.errors import ConfigError, did_you_mean
+from pyvt.tensor.dtype import DTYPES
+from pyvt.testing.op_cases import FAMILIES, OpCase
+
+NOTE = "<!-- Written by `python -m pyvt.testing.docs`; do not edit. -->\n"
+_OPS_HEADER = ("op", "what", "dtypes", "composite of", "cases", "goldens", "origin of the goldens")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A generated page: its path in the checkout and the function that returns its text."""
+
+    path: str
+    render: Callable[[Path], str]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar inside a cell is escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def code(names: Iterable[str]) -> str:
+    """Return names as code, separated by commas; a dash where there are none."""
+    return ", ".join(f"`{name}`" for name in names) or "–"
+
+
+def summary_of(thing: Any) -> str:
+    """Return the first paragraph of a docstring as one line of Markdown."""
+    paragraph = (inspect.getdoc(thing) or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).replace("``", "`")
+
+
+def signature_of(function: Callable[..., Any]) -> str:
+    """Return a function's name and parameters with their defaults, without annotations."""
+    signature = inspect.signature(function)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+    return f"{function.__name__}{shown}"
+
+
+def ops_page(root: Path) -> str:
+    """Return the page of ops: a section for each family, a row for each op."""
+    text = (
+        f"{NOTE}\n# Ops\n\n"
+        "Every public op of `pyvt.ops`; the docstring of an op is its contract. *Dtypes* are the\n"
+        "float dtypes that its cases run in; a case gives one golden for each. An origin of\n"
+        "*self* is an f64 composite of the published formula, where no public code exists.\n"
+    )
+    for cases in FAMILIES:
+        name = cases.__name__.rpartition(".")[2]
+        family = import_module(f"pyvt.ops.{name}")
+        names = dict.fromkeys(case.op for case in cases.CASES)
+        rows = [_op_row(op, [c for c in cases.CASES if c.op == op], root) for op in names]
+        intro = (inspect.getdoc(family) or "").replace("``", "`")
+        text += f"\n## {name}\n\n{intro}\n\n{table(_OPS_HEADER, rows)}"
+    return text
+
+
+def _op_row(op: str, cases: Sequence[OpCase], root: Path) -> Sequence[str]:
+    function = getattr(ops, op)
+    dtypes = [name for name in DTYPES if any(name in case.dtypes for case in cases)]
+    goldens = [dtype for case in cases if case.has_golden for dtype in case.dtypes]
+    manifest = json.loads((root / "parity/goldens/ops" / op / "manifest.json").read_text())
+    origins = dict.fromkeys(case.origin for case in cases if case.has_golden)
+    return (
+        f"`{signature_of(function)}`",
+        summary_of(function),
+        " ".join(dtypes),
+        code(get_op(op).composite),
+        str(len(cases)),
+        str(len(goldens)),
+        f"{', '.join(origins)}: {manifest['oracle']['callable']}",
+    )
+
+
+def envs_page(root: Path) -> str:
+    """Return the page of environment variables."""
+    rows = [
+        (f"`{var.name}`", f"`{var.default}`" if var.default else "–", var.help)
+        for var in envs.ENV_VARS
+    ]
+    return (
+        f"{NOTE}\n# Environment variables\n\n"
+        "For debugging and A/B runs; the settings of a run are options of a command or fields of\n"
+        "`pyvt.config`. A variable that is set to nothing counts as unset.\n\n"
+        f"{table(('variable', 'default', 'what'), rows)}"
+    )
+
+
+PAGES = (
+    Page("docs/reference/ops.md", ops_page),
+    Page("docs/reference/envs.md", envs_page),
+)
+
+
+def checkout() -> Path:
+    """Return the root of the checkout that pyvt is imported from."""
+    root = Path(pyvt.__file__).parents[1]
+    if not (root / "parity" / "goldens").is_dir():
+        raise ConfigError(f"[docs] checkout: expected parity/goldens in {str(root)!r}, got none")
+    return root
+
+
+def stale_pages(root: Path, pages: Sequence[Page] = PAGES) -> list[str]:
+    """Return the paths of the pages that are missing or differ from what would be written."""
+    return [
+        page.path
+        for page in pages
+        if not (root / page.path).is_file() or (root / page.path).read_text() != page.render(root)
+    ]
+
+
+def write_pages(root: Path, pages: Sequence[Page] = PAGES) -> None:
+    """Write the pages."""
+    for page in pages:
+        path = root / page.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page.render(root))
+
+
+def main(args: Sequence[str]) -> int:
+    """Write the pages of this checkout, or with ``--check`` name the stale ones; exit code."""
+    if unknown := set(args) - {"--check"}:
+        name = sorted(unknown)[0]
+        raise ConfigError(f"[docs] option: {name!r} is unknown; {did_you_mean(name, ['--check'])}")
+    root = checkout()
+    if not args:
+        write_pages(root)
+        return 0
+    stale = stale_pages(root)
+    for path in stale:
+        print(f"{path}: stale, run `make docs`")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
