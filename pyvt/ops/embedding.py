@@ -7,14 +7,16 @@ import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, round_into
+from pyvt.ops.quant_gguf import quant_embedding
 from pyvt.tensor.dtype import FLOATS, I32, I64, DType
+from pyvt.tensor.quant_tensor import QuantTensor
 
 EMBEDDING = declare("embedding")
 
 
 def embedding(
     input_ids: Array,
-    weight: Array,
+    weight: Array | QuantTensor,
     *,
     dtype: DType | str | None = None,
     out: Array | None = None,
@@ -25,8 +27,10 @@ def embedding(
 
     Args:
         input_ids: ``[T]`` i32|i64, each in ``[0, V)``.
-        weight: ``[V, H]`` f64|f32|bf16|f16.
-        dtype: dtype of the output, or its name; None is the dtype of ``weight``.
+        weight: ``[V, H]`` f64|f32|bf16|f16, or packed: then ``quant_embedding`` is called, which
+            decodes only the rows asked for.
+        dtype: dtype of the output, or its name; None is the dtype of a plain ``weight``, f32 for a
+            packed one.
         out: ``[T, H]``, ``dtype``.
 
     Returns:
@@ -36,6 +40,8 @@ def embedding(
         ShapeError: also for an id outside ``[0, V)``.
         DTypeError.
     """
+    if isinstance(weight, QuantTensor):
+        return quant_embedding(input_ids, weight, dtype="f32" if dtype is None else dtype, out=out)
     check = Check("embedding")
     check.tensor("input_ids", input_ids, "T", (I32, I64))
     check.tensor("weight", weight, "V H", FLOATS)

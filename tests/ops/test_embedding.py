@@ -8,6 +8,8 @@ import pytest
 
 from pyvt import ops
 from pyvt.errors import DTypeError, ShapeError
+from pyvt.tensor import QuantTensor
+from pyvt.tensor.dtype import Q8_0
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -72,3 +74,18 @@ def test_embedding_into_its_weight_is_refused() -> None:
 
     with pytest.raises(ShapeError, match="expected memory apart from weight"):
         ops.embedding(np.array([1, 0]), weight, out=weight[:2])
+
+
+def test_embedding_of_a_packed_weight_decodes_its_rows() -> None:
+    """Two rows of one q8_0 block: a scale of 1 in f16, then 32 signed bytes."""
+    blocks = np.zeros((2, 34), np.uint8)
+    blocks[:, 1], blocks[0, 2:], blocks[1, 2:] = 0x3C, 5, 0xFF
+    weight = QuantTensor(Q8_0, (2, 32), blocks)
+
+    got = ops.embedding(np.array([1, 0]), weight)
+    half = ops.embedding(np.array([1]), weight, dtype="bf16")
+
+    assert (got.dtype, half.dtype) == (np.float32, ml_dtypes.bfloat16)
+    assert got.tolist() == [[-1.0] * 32, [5.0] * 32]
+    with pytest.raises(ShapeError, match=r"\[0, 2\), got 2"):
+        ops.embedding(np.array([2]), weight)

@@ -18,7 +18,7 @@ from pyvt.testing.tolerance import compare
 
 GOLDENS = list(read_op_goldens(Path(__file__).parents[2] / "parity" / "goldens"))
 CASES_BY_NAME = {case.name: case for case in ALL_CASES}
-FLOOR = 600
+FLOOR = 1000
 
 CASES = [pytest.param(case, id=case.name) for case in ALL_CASES]
 OUT_CASES = [pytest.param(case, id=case.name) for case in ALL_CASES if case.takes_out]
@@ -64,14 +64,18 @@ def test_op_golden_matches_oracle(golden: Golden) -> None:
 
 @pytest.mark.parametrize(("case", "dtype"), NARROW_CASES)
 def test_op_narrow_matches_f64(case: OpCase, dtype: str) -> None:
-    """A reference in a narrow dtype equals itself on the same values in f64."""
+    """A reference in a narrow dtype equals itself on the same values in f64; an exact one, once
+    those are rounded to its output.
+    """
     got = call_case(case, case.inputs(dtype))
 
     want = call_case(case, widened(case.inputs(dtype)))
 
     assert got.keys() == want.keys()
     for name in want:
-        difference = compare(got[name], want[name], case.op_class, dtype)
+        is_exact = case.op_class == "exact"
+        value = want[name].astype(got[name].dtype) if is_exact else want[name]
+        difference = compare(got[name], value, case.op_class, dtype)
         assert difference.is_within, f"{name}: {difference.reason}"
 
 
