@@ -19,6 +19,7 @@ from pyvt import envs, ops
 from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.tensor.dtype import DTYPES
+from pyvt.testing.docs_formats import formats_page
 from pyvt.testing.op_cases import FAMILIES, OpCase
 
 NOTE = "<!-- Written by `python -m pyvt.testing.docs`; do not edit. -->\n"
@@ -111,6 +112,7 @@ def envs_page(root: Path) -> str:
 PAGES = (
     Page("docs/reference/ops.md", ops_page),
     Page("docs/reference/envs.md", envs_page),
+    Page("docs/reference/formats.md", lambda _: formats_page()),
 )
 
 
