@@ -1,0 +1,132 @@
+"""Laws of the KV cache that no single case can say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyvt import ops
+from pyvt.errors import DTypeError, ShapeError
+
+SHAPE = (5, 4, 2, 3)  # blocks, block size, KV heads, head size
+Array = np.ndarray[Any, Any]
+
+
+def ids(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def caches(seed: int = 0) -> Array:
+    """Return key and value cache as one array, ``[2, B, S, Nk, D]``."""
+    return np.random.default_rng(seed).standard_normal((2, *SHAPE), np.float32)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(slots=st.lists(st.integers(0, 19), unique=True), seed=st.integers(0, 99))
+def test_reshape_and_cache_writes_its_slots_and_no_other(slots: list[int], seed: int) -> None:
+    cache = caches(seed)
+    k, v = np.random.default_rng(seed + 1).standard_normal((2, len(slots), *SHAPE[2:]), np.float32)
+    want = cache.reshape(2, 20, *SHAPE[2:]).copy()
+    want[0, slots], want[1, slots] = k, v
+
+    ops.reshape_and_cache(k, v, cache[0], cache[1], ids(*slots))
+
+    np.testing.assert_array_equal(cache.reshape(want.shape), want)
+
+
+def test_reshape_and_cache_writes_through_a_view() -> None:
+    """A layer's caches may be strided views of one array for keys and values of all layers."""
+    whole = np.zeros((SHAPE[0], 3, 2, *SHAPE[1:]), np.float32)
+    k, v = np.full((1, 2, 3), 1.0, np.float32), np.full((1, 2, 3), 2.0, np.float32)
+
+    ops.reshape_and_cache(k, v, whole[:, 1, 0], whole[:, 1, 1], ids(6))
+
+    assert (whole[1, 1, 0, 2] == 1.0).all()
+    assert (whole[1, 1, 1, 2] == 2.0).all()
+    assert np.count_nonzero(whole) == 2 * 6
+
+
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(order=st.permutations(range(5)), num=st.integers(0, 5))
+def test_scatter_of_gathered_blocks_restores_the_cache(order: list[int], num: int) -> None:
+    cache, block_ids = caches()[0], ids(*order[:num])
+    other = np.zeros_like(cache)
+
+    ops.scatter_blocks(ops.gather_blocks(cache, block_ids), other, block_ids)
+
+    np.testing.assert_array_equal(other[block_ids], cache[block_ids])
+    assert not other[ids(*order[num:])].any()
+
+
+def test_gather_blocks_returns_a_copy() -> None:
+    cache = caches()[0]
+
+    ops.gather_blocks(cache, ids(1))[...] = 0
+
+    assert cache[1].all()
+
+
+def test_copy_blocks_leaves_the_sources() -> None:
+    cache = caches()
+    want = cache.copy()
+    want[:, 0] = want[:, 4]
+
+    ops.copy_blocks(cache[0], cache[1], ids(4, 0)[None])
+
+    np.testing.assert_array_equal(cache, want)
+
+
+@pytest.mark.parametrize("slot", [-2, 20])
+def test_reshape_and_cache_with_a_slot_outside_is_refused(slot: int) -> None:
+    cache, new = caches(), np.zeros((2, 2, 3), np.float32)
+
+    with pytest.raises(ShapeError, match=rf"slot_mapping: .* in \[-1, 20\), got {slot}"):
+        ops.reshape_and_cache(new, new, cache[0], cache[1], ids(3, slot))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "text"),
+    [
+        pytest.param([[0, 5]], r"every value in \[0, 5\), got 5", id="outside"),
+        pytest.param([[-1, 0]], r"every value in \[0, 5\), got -1", id="negative"),
+        pytest.param([[0, 2], [1, 2]], r"every destination once, got \[2\]", id="repeated"),
+        pytest.param([[0, 1], [1, 2]], r"source and destination, got \[1\]", id="chain"),
+    ],
+)
+def test_copy_blocks_with_bad_pairs_is_refused(pairs: list[list[int]], text: str) -> None:
+    cache = caches()
+    want = cache.copy()
+
+    with pytest.raises(ShapeError, match=rf"\[copy_blocks\] src_dst: expected .*{text}"):
+        ops.copy_blocks(cache[0], cache[1], np.array(pairs, np.int64))
+
+    np.testing.assert_array_equal(cache, want)
+
+
+def test_scatter_blocks_with_a_repeated_block_is_refused() -> None:
+    cache = caches()[0]
+
+    with pytest.raises(ShapeError, match=r"block_ids: expected every destination once, got \[3\]"):
+        ops.scatter_blocks(cache[:2].copy(), cache, ids(3, 3))
+
+
+@pytest.mark.parametrize("block_id", [-1, 5])
+def test_gather_blocks_with_a_block_outside_is_refused(block_id: int) -> None:
+    with pytest.raises(ShapeError, match=r"\[gather_blocks\] block_ids: expected every value in"):
+        ops.gather_blocks(caches()[0], ids(0, block_id))
+
+
+def test_reshape_and_cache_with_another_number_of_slots_is_refused() -> None:
+    cache, new = caches(), np.zeros((2, 2, 3), np.float32)
+
+    with pytest.raises(ShapeError, match=r"slot_mapping: expected T=2, got 3"):
+        ops.reshape_and_cache(new, new, cache[0], cache[1], ids(0, 1, 2))
+
+
+def test_scatter_blocks_of_another_dtype_is_refused() -> None:
+    cache = caches()[0]
+
+    with pytest.raises(DTypeError, match=r"blocks: expected float32 as cache, got float64"):
+        ops.scatter_blocks(cache[:1].astype(np.float64), cache, ids(3))
