@@ -77,12 +77,19 @@ def _option(
     field: Field[Any], hint: Any, flag: str, default: Any
 ) -> Callable[[CommandT], CommandT]:
     text = str(field.metadata.get("help", ""))
-    if default not in (MISSING, None, (), False):
+    if default is not MISSING and default is not None and default != () and default is not False:
         text += f"  [default: {default}]"
     choices = field.metadata.get("choices")
     if choices is not None:
-        kind: Any = click.Choice([str(choice) for choice in choices])
-        return click.option(flag, field.name, type=kind, default=None, help=text)
+        by_text = {str(choice): choice for choice in choices}
+        return click.option(
+            flag,
+            field.name,
+            type=click.Choice(list(by_text)),
+            default=None,
+            callback=lambda ctx, param, text: by_text.get(text),
+            help=text,
+        )
     members = _members(hint)
     if bool in members:
         return click.option(flag, field.name, is_flag=True, default=None, help=text)
@@ -90,7 +97,9 @@ def _option(
         if get_origin(member) is not None and issubclass(get_origin(member), Sequence):
             (item,) = get_args(member)
             return click.option(flag, field.name, type=item, multiple=True, help=text)
-    kind = AutoInt() if "auto" in members else next(m for m in (float, int, str) if m in members)
+    kind: Any = (
+        AutoInt() if "auto" in members else next(m for m in (float, int, str) if m in members)
+    )
     return click.option(flag, field.name, type=kind, default=None, help=text)
 
 

@@ -7,6 +7,7 @@ the traceback.
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -87,8 +88,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        context = getattr(error, "ctx", None)
+        hint = f"; try '{context.command_path} --help'" if context else ""
+        return _end(error.exit_code, error.format_message().rstrip(".") + hint)
     except (KeyboardInterrupt, click.Abort):
         return _end(EXIT_INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -109,8 +111,6 @@ def _end(code: int, text: str, error: BaseException | None = None) -> int:
     """Write the error in one line, with notes and traceback where they were asked for."""
     is_debug = envs.PYVT_LOG_LEVEL.get().lower() == "debug"
     if is_debug and error is not None:
-        import traceback
-
         traceback.print_exception(error, file=sys.stderr)
     if error is not None and not isinstance(error, PyvtError) and not is_debug:
         text += "; PYVT_LOG_LEVEL=debug shows where"
