@@ -149,10 +149,11 @@ def read_tokenizer(files: ModelFiles) -> Tokenizer | None:
     """Return the tokenizer of an open model, None where it has none."""
     if files.gguf_metadata is not None:
         has_one = "tokenizer.ggml.model" in files.gguf_metadata
-        return gguf_tokenizer(files.gguf_metadata) if has_one else None
+        return gguf_tokenizer(dict(files.gguf_metadata)) if has_one else None
     if files.tokenizer_json is None:
         return None
-    return hf_tokenizer(files.tokenizer_json, files.tokenizer_config)
+    config = files.tokenizer_config
+    return hf_tokenizer(files.tokenizer_json, None if config is None else dict(config))
 
 
 def tokenizer_kind(files: ModelFiles) -> str:
