@@ -1,0 +1,1 @@
+"""The ``pyvt`` command; one file a subcommand, imported when it is used."""

@@ -1,0 +1,165 @@
+"""``pyvt chat``: a conversation in the terminal."""
+
+import atexit
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from pyvt.cli.args import given
+from pyvt.cli.session import (
+    SAMPLING_FIELDS,
+    Message,
+    Session,
+    model_options,
+    open_session,
+    sampling_options,
+)
+from pyvt.cli.terminal import say, write_text
+from pyvt.errors import EngineDeadError, PyvtError
+from pyvt.hub import storage
+
+DEFAULTS = {"max_tokens": 1024}
+PROMPT = ">>> "
+MORE = "... "
+QUOTES = '"""'
+HISTORY_LINES = 1000
+HELP = """/help            show this
+/clear           forget the conversation, keep the system message
+/system [TEXT]   set the system message and forget the conversation; without TEXT: none
+/exit            leave; so does Ctrl-D
+Ctrl-C stops the answer.
+A line that ends with \\ goes on; lines between \"\"\" and \"\"\" are one message."""
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.option("-s", "--system", help="system message")
+@model_options
+@sampling_options(DEFAULTS)
+def chat(system: str | None, **options: Any) -> None:
+    """Talk with a model. Sampling is the model's own unless an option says otherwise.
+
+    Ctrl-C stops the answer, not the program; /help lists what a line may be. Lines that are piped
+    in are taken one by one.
+    """
+    session = open_session(options)
+    conversation = Conversation(session, given(options, SAMPLING_FIELDS), system)
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        _keep_history()
+        say(f"{session.name}; /help for help, Ctrl-D to leave")
+    for entry in entries(is_terminal):
+        if not entry.strip():
+            continue
+        if entry.startswith("/"):
+            if not conversation.command(entry):
+                return
+        else:
+            conversation.answer(entry)
+
+
+class Conversation:
+    """The messages so far and how the next answer is made."""
+
+    def __init__(self, session: Session, settings: dict[str, Any], system: str | None) -> None:
+        self.session = session
+        self.params = replace(session.llm.engine.default_params, **settings)
+        self.system = system
+        self.messages: list[Message] = []
+
+    def answer(self, text: str) -> None:
+        """Stream the answer to a message. One that cannot be served is dropped again."""
+        start = [] if self.system is None else [{"role": "system", "content": self.system}]
+        message = {"role": "user", "content": text}
+        messages = [*start, *self.messages, message]
+        try:
+            answer = self.session.stream(messages, self.params, DEFAULTS["max_tokens"], write_text)
+        except EngineDeadError:
+            raise
+        except PyvtError as error:
+            say(f"error: {error}")
+            return
+        except KeyboardInterrupt:
+            write_text("\n")
+            say("stopped; the message is forgotten")
+            return
+        write_text("\n")
+        if answer.finish_reason == "length":
+            say("(cut at --max-new-tokens or the context)")
+        elif answer.finish_reason == "abort":
+            say("(stopped)")
+        self.messages += [message, {"role": "assistant", "content": answer.text}]
+
+    def command(self, line: str) -> bool:
+        """Carry out a line that starts with a slash; returns False for the one that leaves."""
+        word, _, rest = line.partition(" ")
+        match word.strip():
+            case "/exit" | "/quit" | "/bye":
+                return False
+            case "/help":
+                say(HELP)
+            case "/clear":
+                self.messages.clear()
+                say("(cleared)")
+            case "/system":
+                self.system = rest.strip() or None
+                self.messages.clear()
+                say("(system message set)" if self.system else "(no system message)")
+            case unknown:
+                say(f"error: no command {unknown!r}; /help lists them")
+        return True
+
+
+def entries(is_terminal: bool) -> Iterator[str]:
+    """Yield the messages and commands that are typed or piped in, until their end."""
+    while True:
+        try:
+            line = _read(PROMPT, is_terminal)
+            while line.endswith("\\"):
+                line = f"{line[:-1]}\n{_read(MORE, is_terminal)}"
+            if line.startswith(QUOTES):
+                line = line.removeprefix(QUOTES)
+                while QUOTES not in line:
+                    line += f"\n{_read(MORE, is_terminal)}"
+                line = line.partition(QUOTES)[0].strip("\n")
+        except EOFError:
+            if is_terminal:
+                write_text("\n")
+            return
+        except KeyboardInterrupt:
+            write_text("\n")
+            if not is_terminal:
+                raise
+            continue
+        yield line
+
+
+def _read(prompt: str, is_terminal: bool) -> str:
+    """Return one line without its end. Raises EOFError where there is none left."""
+    if is_terminal:
+        return input(prompt)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
+
+
+def _keep_history() -> None:
+    """Give ``input`` line editing and a history that outlives the program."""
+    # Python can be built without readline; input() then has no history.
+    try:
+        import readline
+    except ImportError:
+        return
+    path = storage.models_dir().with_name("chat_history")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        readline.read_history_file(path)
+    except OSError as error:
+        say(f"no history: {error}")
+        return
+    readline.set_history_length(HISTORY_LINES)
+    atexit.register(readline.write_history_file, path)

@@ -1,0 +1,203 @@
+"""``pyvt inspect``: what a model file holds, without loading it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pyvt import dispatch
+from pyvt.cli import op_report
+from pyvt.cli.model_path import model_path
+from pyvt.cli.model_report import PREVIEW_CHARS, ModelReport
+from pyvt.cli.terminal import safe_text
+from pyvt.errors import CheckpointError
+from pyvt.llm import LLM
+from pyvt.sampling_params import SamplingParams
+from pyvt.weights.resolve import ModelFiles, open_model
+from pyvt.weights.verify import verify_model
+
+WIDTH_OF_A_FILE = 120
+MAX_FINDINGS = 50
+OPS_PROMPT = "The capital of France is"
+OPS_TOKENS = 4
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.argument("path", required=False)
+@click.option("--tensors", "has_tensors", is_flag=True, help="list every tensor")
+@click.option("--verify", "is_verify", is_flag=True, help="read all weights; find NaN, infinity")
+@click.option(
+    "--ops",
+    "is_ops",
+    is_flag=True,
+    help="the kernel that serves each op; with PATH, also how often a short run uses the reference",
+)
+@click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
+def inspect(
+    path: str | None, has_tensors: bool, is_verify: bool, is_ops: bool, is_json: bool
+) -> int:
+    """Show architecture, sizes, element types, RoPE, tokenizer and memory of the model at PATH.
+
+    PATH is a folder, a .gguf file or a name that was pulled. Only headers are read, but for
+    --verify, and for --ops with PATH. A model that pyvt cannot run, and a file that is damaged or
+    points outside its folder, end with exit code 2.
+    """
+    if path is None and not is_ops:
+        raise click.UsageError("expected PATH or --ops")
+    facts: dict[str, Any] = {}
+    findings: list[str] = []
+    if path is not None:
+        files = open_model(model_path(path))
+        try:
+            report = ModelReport.of(files)
+            facts |= report.as_dict()
+            if has_tensors:
+                facts["tensors"] = report.tensors()
+            if is_verify:
+                findings = facts["findings"] = _findings(files)
+        finally:
+            files.close()
+    if is_ops:
+        facts["ops"] = op_report.op_rows()
+        if path is not None:
+            facts["reference_calls"] = _reference_calls(path)
+    if is_json:
+        click.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        _show(facts)
+    if findings:
+        raise CheckpointError(f"[verify] {path}: {len(findings)} faults; first: {findings[0]}")
+    return 0
+
+
+def _findings(files: ModelFiles) -> list[str]:
+    return [str(finding) for finding in islice(verify_model(files), MAX_FINDINGS)]
+
+
+def _reference_calls(path: str) -> dict[str, int]:
+    """Return how often each op ran on the reference in a short run of the model."""
+    before = dispatch.reference_call_counts()
+    params = SamplingParams(max_tokens=OPS_TOKENS, temperature=0.0, ignore_eos=True)
+    LLM(str(model_path(path))).generate(OPS_PROMPT, params)
+    after = dispatch.reference_call_counts()
+    counts = {name: count - before.get(name, 0) for name, count in after.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = WIDTH_OF_A_FILE
+    if "path" in facts:
+        _show_model(console, facts)
+    if "tensors" in facts:
+        rows = [
+            [t["name"], t["dtype"], _dims(t["shape"]), _size(t["bytes"])] for t in facts["tensors"]
+        ]
+        _show_table(console, ("tensor", "dtype", "shape", "bytes"), rows)
+    if "ops" in facts:
+        _show_ops(console, facts)
+    if "findings" in facts:
+        lines = facts["findings"] or ["sound: every value is finite, every layer alike"]
+        _show_table(console, ("verify",), [[line] for line in lines])
+
+
+def _show_model(console: Console, facts: dict[str, Any]) -> None:
+    _show_table(console, ("", ""), list(_summary(facts).items()), is_headed=False)
+    rows = [
+        [
+            row["dtype"],
+            f"{row['bits_per_weight']:g}",
+            f"{row['tensors']}",
+            f"{row['parameters']:,}",
+            _size(row["bytes"]),
+        ]
+        for row in facts["quantization"]
+    ]
+    _show_table(console, ("dtype", "bits", "tensors", "parameters", "bytes"), rows)
+    for name, template in facts["chat_templates"].items():
+        preview = template[:PREVIEW_CHARS] + ("…" if len(template) > PREVIEW_CHARS else "")
+        console.print(Text(f"chat template {name!r}, {len(template):,} characters:", style="bold"))
+        console.print(Text(safe_text(preview)))
+
+
+def _summary(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the lines of the head: what is shown, and its value as text."""
+    sizes, memory, tokenizer = facts["config"], facts["memory"], facts["tokenizer"]
+    rope = facts["rope"]
+    kv_bytes = memory["kv_bytes_per_1k_tokens"]
+    return {
+        "model": facts["path"],
+        "architecture": f"{facts['architecture']} ({facts['format']})",
+        "parameters": f"{facts['parameters']:,}",
+        "layers": f"{sizes['num_layers']}, hidden {sizes['hidden_size']}, "
+        f"intermediate {sizes['intermediate_size']}",
+        "heads": f"{sizes['num_heads']} query, {sizes['num_kv_heads']} KV, "
+        f"of {sizes['head_dim']} dims",
+        "vocabulary": f"{sizes['vocab_size']:,}"
+        + (", embedding tied to output" if sizes["tie_word_embeddings"] else ""),
+        "rope": f"{rope['rope_type']}, theta {rope['theta']:g}, {rope['rotary_dim']} dims"
+        + (f", factor {rope['factor']:g}" if rope["factor"] != 1 else ""),
+        "context": f"{facts['context']:,} tokens"
+        + "".join(f", {n} layers see {w:,}" for w, n in facts["sliding_windows"].items()),
+        "tokenizer": _tokenizer_line(tokenizer),
+        "end of text": ", ".join(str(i) for i in facts["eos_token_ids"]) or "none",
+        "weights": f"{_size(memory['weights_bytes'])} as stored, "
+        f"{_size(memory['weights_f32_bytes'])} as f32",
+        "KV per 1k tokens": ", ".join(f"{_size(n)} in {name}" for name, n in kv_bytes.items()),
+    }
+
+
+def _tokenizer_line(facts: dict[str, Any] | None) -> str:
+    if facts is None:
+        return "none"
+    specials = ", ".join(f"{name} {text!r}" for name, text in facts["specials"].items())
+    return f"{facts['kind']}, {facts['vocab_size']:,} tokens" + (
+        f"; {specials}" if specials else ""
+    )
+
+
+def _show_ops(console: Console, facts: dict[str, Any]) -> None:
+    backends = sorted({name for row in facts["ops"] for name in row["kernels"]})
+    calls = facts.get("reference_calls")
+    rows = [
+        [row["op"], row["dtype"], *(row["kernels"].get(name, "-") for name in backends)]
+        for row in facts["ops"]
+    ]
+    heads = [f"under {name}" for name in backends]
+    _show_table(console, ("op", "dtype", *heads), rows)
+    if calls is not None:
+        counts = [[name, f"{count:,}"] for name, count in calls.items()] or [["none", "0"]]
+        _show_table(console, ("op on the reference", "calls"), counts)
+
+
+def _show_table(
+    console: Console,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    is_headed: bool = True,
+) -> None:
+    table = Table(box=None, show_header=is_headed, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe_text(cell)) for cell in row))
+    console.print(table)
+    console.print()
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return " × ".join(str(size) for size in shape) or "scalar"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size_bytes >= step:
+            return f"{size_bytes / step:.4g} {unit}"
+    return f"{size_bytes} B"

@@ -1,0 +1,123 @@
+"""The ``pyvt`` command: the table of subcommands, and how an error ends the process.
+
+Exit codes: 0 done; 1 the run failed; 2 the user's input cannot be used (options, a name, a request,
+a model file); 130 stopped by Ctrl-C. An error is one line on stderr; ``PYVT_LOG_LEVEL=debug`` shows
+the traceback.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+import pyvt
+from pyvt import envs
+from pyvt.errors import (
+    CheckpointError,
+    ConfigError,
+    PyvtError,
+    RequestError,
+    UnsupportedError,
+    did_you_mean,
+)
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+BAD_INPUT = (ConfigError, RequestError, CheckpointError, UnsupportedError)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """Where a subcommand is written, and its line in ``pyvt --help``."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS = {
+    "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
+    "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
+    "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
+    "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
+    "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported when one is run; ``--help`` reads the table only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            raise click.UsageError(f"no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}")
+        command: click.Command = getattr(import_module(row.module), row.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Try: pyvt generate 'What is the capital of France?'",
+)
+@click.version_option(pyvt.__version__, prog_name="pyvt")
+def cli() -> None:
+    """A small, exact and fast LLM inference engine for the Qwen3 and Llama families."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; the console script of the package."""
+    try:
+        result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"; try '{context.command_path} --help'" if context else ""
+        return _end(error.exit_code, error.format_message().rstrip(".") + hint)
+    except (KeyboardInterrupt, click.Abort):
+        return _end(EXIT_INTERRUPTED, "interrupted")
+    except BrokenPipeError:
+        # The reader has left (`pyvt … | head`): stdout must not be flushed again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except PyvtError as error:
+        code = EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
+        return _end(code, str(error), error)
+    except MemoryError as error:
+        return _end(EXIT_FAILED, f"out of memory: {error or 'no more could be had'}", error)
+    except Exception as error:
+        return _end(EXIT_FAILED, f"{type(error).__name__}: {error}", error)
+    return result if isinstance(result, int) else 0
+
+
+def _end(code: int, text: str, error: BaseException | None = None) -> int:
+    """Write the error in one line, with notes and traceback where they were asked for."""
+    is_debug = envs.PYVT_LOG_LEVEL.get().lower() == "debug"
+    if is_debug and error is not None:
+        traceback.print_exception(error, file=sys.stderr)
+    if error is not None and not isinstance(error, PyvtError) and not is_debug:
+        text += "; PYVT_LOG_LEVEL=debug shows where"
+    notes = [f" ({note})" for note in getattr(error, "__notes__", ())]
+    click.echo(f"error: {' '.join(text.split())}{''.join(notes)}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""``pyvt parity``: results against other engines' goldens, and where two backends part."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+GOLDENS = Path("parity") / "goldens"
+
+goldens_option = click.option(
+    "--goldens",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=GOLDENS,
+    show_default=True,
+    help="folder of goldens, of a checkout",
+)
+
+
+@click.group()
+def parity() -> None:
+    """Check results against other engines; localise a difference."""
+
+
+@parity.command()
+@goldens_option
+@click.option(
+    "-m", "--model", type=click.Path(path_type=Path), help="GGUF file of the text goldens"
+)
+@click.option("--real", type=click.Path(path_type=Path), help="folder of the real checkpoints")
+@click.option("--backend", default="numpy", show_default=True, help="who computes")
+@click.option("--only", help="only goldens whose name holds this text")
+def run(
+    goldens: Path, model: Path | None, real: Path | None, backend: str, only: str | None
+) -> int:
+    """Compute every golden and print the counts; exit code 1 where one is out of tolerance."""
+    code: int = _runner().run_parity(
+        goldens, model=model, real=real, backend=backend, only=only, print=click.echo
+    )
+    return code
+
+
+@parity.command()
+@click.argument("model")
+@click.option("-p", "--prompt", default="The capital of France is", show_default=True)
+@click.option("--a", default="numpy", show_default=True, help="a backend")
+@click.option("--b", default="cpu", show_default=True, help="a backend, or an oracle's dump")
+@goldens_option
+def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
+    """Run a prompt twice and name the first layer and op that leaves its tolerance."""
+    code: int = _runner().trace_parity(model, prompt, a, b, goldens, print=click.echo)
+    return code
+
+
+@parity.command()
+@click.option("--python", default="python", show_default=True, help="Python that has the oracle")
+@click.argument("what", nargs=-1)
+def dump(python: str, what: tuple[str, ...]) -> int:
+    """Write the goldens of a checkout again, with the oracles of another Python."""
+    code: int = _runner().dump_parity(python, what, print=click.echo)
+    return code
+
+
+def _runner() -> Any:
+    """Return the module that does the work; it loads every op case, so only a run pays for it."""
+    return import_module("pyvt.testing.parity")

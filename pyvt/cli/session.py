@@ -1,0 +1,184 @@
+"""A loaded model behind a command: how it is opened, and how one answer is streamed."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+import click
+
+from pyvt import hub
+from pyvt.cli.args import field_options, given
+from pyvt.cli.model_path import model_path
+from pyvt.cli.terminal import loading
+from pyvt.config import DeviceConfig, EngineConfig, engine_config
+from pyvt.engine.build import build_engine
+from pyvt.errors import EngineDeadError
+from pyvt.llm import LLM
+from pyvt.outputs import RequestMetrics, RequestOutput
+from pyvt.sampling_params import SamplingParams
+
+ENGINE_FIELDS = ("max_model_len",)
+DEVICE_FIELDS = ("backend", "dtype", "threads")
+SAMPLING_FIELDS = (
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
+)
+SAMPLING_FLAGS = {"max_tokens": "--max-new-tokens"}
+
+Message = dict[str, str]
+Prompt = str | list[Message]
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose a model and how it is run."""
+    for decorate in (
+        field_options(DeviceConfig, DEVICE_FIELDS),
+        field_options(EngineConfig, ENGINE_FIELDS),
+        click.option(
+            "-m",
+            "--model",
+            default=hub.DEFAULT_MODEL,
+            show_default=True,
+            help="alias, org/repo, folder of a model or .gguf file",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def sampling_options(defaults: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a decorator that gives a command the options of sampling, with its defaults."""
+    return field_options(SamplingParams, SAMPLING_FIELDS, flags=SAMPLING_FLAGS, defaults=defaults)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a stream has given so far."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    metrics: RequestMetrics | None = None
+
+    def take(self, output: RequestOutput) -> None:
+        """Add what is new. Raises EngineDeadError for an output that says so."""
+        (new,) = output.outputs
+        self.text += new.text
+        self.token_ids += new.token_ids
+        self.finish_reason = new.finish_reason
+        self.metrics = output.metrics
+        if new.finish_reason == "error":
+            raise EngineDeadError(f"[engine] request: {output.error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A loaded model, the name that the user gave it, and how long it took to load."""
+
+    llm: LLM
+    name: str
+    model_load_ms: float
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model can answer messages."""
+        return self.llm.engine.input_processor.chat_template is not None
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams, max_tokens: int, write: Callable[[str], None]
+    ) -> Answer:
+        """Stream one answer into ``write``; Ctrl-C ends it with the finish reason ``abort``.
+
+        Args:
+            prompt: text to complete, or messages to answer.
+            params: how to sample.
+            max_tokens: the limit where ``params`` has none; less where the context has less room.
+            write: gets each new piece of text.
+
+        Raises:
+            RequestError: the request cannot be served.
+            EngineDeadError: the engine gave up on it.
+        """
+        processor = self.llm.engine.input_processor
+        text = prompt if isinstance(prompt, str) else processor.render(prompt)
+        ids = processor.tokenize(text)
+        room = processor.limits.max_model_len - len(ids)
+        if params.max_tokens is None and room > 0:
+            wanted = max(max_tokens, params.min_tokens)
+            params = replace(params, max_tokens=min(wanted, room))
+        answer = Answer()
+        with _interrupt() as interrupt, closing(self.llm.stream(ids, params)) as outputs:
+            for output in outputs:
+                answer.take(output)
+                if output.outputs[0].text:
+                    write(output.outputs[0].text)
+                if interrupt.is_set:
+                    break
+        answer.finish_reason = answer.finish_reason or "abort"
+        return answer
+
+    def facts(self, answer: Answer) -> dict[str, Any]:
+        """Return what ``--json`` prints of an answer."""
+        device = self.llm.engine.config.device
+        return {
+            "text": answer.text,
+            "token_ids": answer.token_ids,
+            "finish_reason": answer.finish_reason,
+            "model": self.name,
+            "backend": device.backend,
+            "dtype": device.dtype,
+            "metrics": self._metrics(answer),
+        }
+
+    def _metrics(self, answer: Answer) -> dict[str, float | int | None]:
+        metrics = answer.metrics or RequestMetrics(arrival_s=0.0, num_prompt_tokens=0)
+        return {
+            "model_load_ms": _rounded(self.model_load_ms),
+            "prompt_tokens": metrics.num_prompt_tokens,
+            "new_tokens": len(answer.token_ids),
+            "prefill_ms": _rounded(metrics.prefill_ms),
+            "ttft_ms": _rounded(metrics.ttft_ms),
+            "mean_tpot_ms": _rounded(metrics.mean_tpot_ms),
+            "decode_tokens_per_s": _rounded(metrics.decode_tokens_per_s),
+        }
+
+
+def open_session(options: Mapping[str, Any]) -> Session:
+    """Load the model that the options of ``model_options`` choose, pulling it where needed."""
+    name = options["model"]
+    path = model_path(name)
+    settings = given(options, (*ENGINE_FIELDS, *DEVICE_FIELDS))
+    start_s = time.perf_counter()
+    with loading(name) as progress:
+        engine = build_engine(engine_config(str(path), **settings), progress=progress)
+    return Session(LLM.from_engine(engine), name, (time.perf_counter() - start_s) * 1000.0)
+
+
+@dataclass(slots=True)
+class _Interrupt:
+    is_set: bool = False
+
+
+@contextmanager
+def _interrupt() -> Iterator[_Interrupt]:
+    """Turn the first Ctrl-C into a flag, so that no step is cut in two; a second one raises."""
+    interrupt = _Interrupt()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if interrupt.is_set:
+            raise KeyboardInterrupt
+        interrupt.is_set = True
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,52 @@
+"""What a terminal is shown: text of models and files without control characters, and progress."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def safe_text(text: str) -> str:
+    """Return text that cannot steer a terminal: controls but tab and newline become U+FFFD.
+
+    A carriage return is dropped: it stands before newlines in text of many models.
+    """
+    return _CONTROLS.sub("\ufffd", text.replace("\r", ""))
+
+
+def say(line: str) -> None:
+    """Write a line to stderr."""
+    click.echo(safe_text(line), err=True)
+
+
+def write_text(text: str) -> None:
+    """Write a piece of an answer to stdout at once: as it is into a pipe, safe on a terminal."""
+    sys.stdout.write(safe_text(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+@contextmanager
+def loading(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar on stderr while a model is loaded; yields None where stderr is no terminal.
+
+    What is yielded takes the bytes that are done and the bytes there are.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    # Only a run on a terminal pays for rich.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("loading {task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(safe_text(name), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,113 @@
+from collections.abc import Callable
+
+from tests.cli.conftest import RunCommand
+from tests.cli.fake_llm import FakeBuild
+
+UseEngine = Callable[..., FakeBuild]
+
+
+def test_chat_keeps_the_conversation(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["Hello.", "Ada."])
+
+    result = run_command("chat", "-m", model, "-s", "Be kind", stdin=b"I am Ada\n\nWho am I?\n")
+
+    assert (result.code, result.out) == (0, "Hello.\nAda.\n")
+    assert build.prompts == [
+        "[system:Be kind][user:I am Ada]",
+        "[system:Be kind][user:I am Ada][assistant:Hello.][user:Who am I?]",
+    ]
+
+
+def test_chat_clear_forgets_and_system_replaces(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["1", "2", "3"])
+
+    run_command("chat", "-m", model, stdin=b"a\n/clear\nb\n/system Be brief\nc\n")
+
+    assert build.prompts == ["[user:a]", "[user:b]", "[system:Be brief][user:c]"]
+
+
+def test_chat_exit_leaves_before_the_rest(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["1"])
+
+    result = run_command("chat", "-m", model, stdin=b"/exit\na\n")
+
+    assert (result.code, build.prompts) == (0, [])
+
+
+def test_chat_help_and_unknown_commands_are_answered(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine()
+
+    result = run_command("chat", "-m", model, stdin=b"/help\n/nonsense\n")
+
+    assert "/clear" in result.err
+    assert "no command '/nonsense'" in result.err
+    assert build.prompts == []
+
+
+def test_chat_messages_of_several_lines(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["1", "2", "3"])
+    lines = 'one\\\ntwo\n"""\nthree\n\nfour\n"""\n"""five"""\n'
+
+    run_command("chat", "-m", model, stdin=lines.encode())
+
+    assert [prompt.rpartition("[user:")[2] for prompt in build.prompts] == [
+        "one\ntwo]",
+        "three\n\nfour]",
+        "five]",
+    ]
+
+
+def test_chat_ctrl_c_stops_the_answer_and_not_the_program(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["Paris is big.", "Yes."], interrupt_at=(5,))
+
+    result = run_command("chat", "-m", model, stdin=b"a\nb\n")
+
+    assert (result.code, result.out) == (0, "Paris\nYes.\n")
+    assert "(stopped)" in result.err
+    assert build.prompts[1] == "[user:a][assistant:Paris][user:b]"
+
+
+def test_chat_ctrl_c_twice_forgets_the_message_and_goes_on(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["Paris is big.", "Yes."], interrupt_at=(5, 5))
+
+    result = run_command("chat", "-m", model, stdin=b"a\nb\n")
+
+    assert result.code == 0
+    assert build.prompts == ["[user:a]", "[user:b]"]
+
+
+def test_chat_message_that_does_not_fit_is_dropped(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine(["Yes."], max_model_len=60)
+
+    result = run_command("chat", "-m", model, stdin=b"x" * 100 + b"\nshort\n")
+
+    assert (result.code, result.out) == (0, "Yes.\n")
+    assert "context of 60" in result.err
+    assert build.prompts == ["[user:short]"]
+
+
+def test_chat_answer_that_was_cut_says_so(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    use_engine(["a long answer"])
+
+    result = run_command("chat", "-m", model, "--max-new-tokens", "6", stdin=b"x\n")
+
+    assert result.out == "a long\n"
+    assert "cut" in result.err
