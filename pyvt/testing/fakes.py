@@ -1,10 +1,12 @@
 """Stand-ins for tests that need no model and no files: a runner, a clock, a tokenizer."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
+from pyvt.tokenizer.base import RenderedPrompt
+from pyvt.tokenizer.incremental import decode_ids
 
 
 class FakeClock:
@@ -146,3 +148,42 @@ def _row(new: NewRequestData) -> _Row:
 def _fake_logprobs(token_id: int, top: int) -> TokenLogprobs:
     best = tuple((token_id + i, -1.0 - i) for i in range(top))
     return TokenLogprobs(token_id=token_id, logprob=-1.0, rank=1, top=best)
+
+
+class FakeTokenizer:
+    """Bytes are ids 0 to 255; added tokens follow: ``<eos>``, ``<bos>``, ``<msg>``, ``</msg>``.
+
+    ``encode`` takes added tokens for text, so a test forces them by id.
+    """
+
+    EOS, BOS, MSG, END_MSG = range(256, 260)
+    vocab_size = 260
+    special_ids = frozenset(range(256, 260))
+    control_texts = ("<eos>", "<bos>", "<msg>", "</msg>")
+    eos_token_ids = (EOS,)
+    bos_token_id: int | None = BOS
+    specials: Mapping[str, str] = {"eos_token": "<eos>", "bos_token": "<bos>"}
+    strips_first_space = False
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the bytes of the text; nothing is added."""
+        return list(text.encode())
+
+    def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
+        """Return the bytes of the text."""
+        return list(rendered.text.encode())
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids."""
+        return decode_ids(self, ids, skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the byte of the id, or the name of an added token."""
+        if token_id < 256:
+            return bytes([token_id])
+        is_added = token_id < self.vocab_size
+        return self.control_texts[token_id - 256].encode() if is_added else b""
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of one id alone."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
