@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 class Runner(Protocol):
     """What the core asks of a worker: ``ModelRunner``, or a fake."""
 
-    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; called once for each step that has tokens.
 
         A request that fails alone is answered in ``errors``; an exception ends the engine.

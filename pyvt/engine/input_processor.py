@@ -92,6 +92,8 @@ class InputProcessor:
             raise _refused("prompt", "a string or a list of token ids", type(prompt).__name__)
         if not ids:
             raise _refused("prompt", "at least one token", prompt)
+        if max(ids) >= self.limits.vocab_size:
+            raise _refused("prompt", f"text of the model's {self.limits.vocab_size} tokens", prompt)
         return ids
 
     def process(

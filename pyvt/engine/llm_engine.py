@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from pyvt.config import EngineConfig
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputProcessor, Prompt
 from pyvt.engine.output_processor import OutputProcessor
@@ -14,6 +15,8 @@ class LLMEngine:
     """Input processor, core and output processor of one model; not safe for two threads.
 
     Attributes:
+        config: the settings, without auto.
+        model_load_ms: how long it took to build the engine.
         default_params: what a request without sampling parameters gets: the model's own.
     """
 
@@ -23,9 +26,13 @@ class LLMEngine:
         input_processor: InputProcessor,
         output_processor: OutputProcessor,
         *,
+        config: EngineConfig,
         default_params: SamplingParams | None = None,
+        model_load_ms: float = 0.0,
     ) -> None:
+        self.config = config
         self.default_params = default_params or SamplingParams()
+        self.model_load_ms = model_load_ms
         self.core = core
         self.input_processor = input_processor
         self.output_processor = output_processor

@@ -69,22 +69,22 @@ class FakeModelRunner:
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[int, int] = field(default_factory=dict)
 
-    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; AssertionError where the scheduler broke its contract."""
         if self.before_step is not None:
-            self.before_step(step)
-        self.steps.append(step)
-        starts = self._update_rows(step)
-        assert starts.keys() == step.num_scheduled_tokens.keys(), "grants and rows differ"
-        assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
+            self.before_step(output)
+        self.steps.append(output)
+        starts = self._update_rows(output)
+        assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
+        assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
         for request_id, start in starts.items():
-            self._write(self._rows[request_id], start, step.num_scheduled_tokens[request_id])
+            self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
         for request_id, start in starts.items():
             row = self._rows[request_id]
-            end = start + step.num_scheduled_tokens[request_id]
+            end = start + output.num_scheduled_tokens[request_id]
             assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
             if request_id in self.failing:
                 errors[request_id] = "logits are not finite"

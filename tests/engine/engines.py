@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pyvt.config import SchedulerConfig
+from pyvt.config import EngineConfig, SchedulerConfig
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
@@ -41,6 +41,7 @@ def engine_of(
         EngineCore(scheduler, fake, clock=clock),
         InputProcessor(tokenizer, chat_template, limits),
         OutputProcessor(tokenizer, clock),
+        config=EngineConfig(model="fake"),
     )
 
 
