@@ -143,6 +143,7 @@ class EngineCoreOutput:
         finish_reason: why the request ended, None while it goes on.
         stop_reason: the stop token id that ended it; None for the model's own end or no end.
         error: the text of a failure when ``finish_reason`` is ``error``.
+        scheduled_s: the engine clock at the first step of the request.
     """
 
     request_id: str
@@ -151,3 +152,4 @@ class EngineCoreOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str | None = None
+    scheduled_s: float = 0.0

@@ -134,7 +134,8 @@ def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
             f"[config] device.backend: {backend!r} is not usable here; {known}",
             field="device.backend",
         )
-    return DeviceConfig(
+    return replace(
+        device,
         backend=backend,
         dtype=caps.dtype if device.dtype == "auto" else device.dtype,
         threads=caps.num_cores if device.threads == "auto" else device.threads,

@@ -6,6 +6,8 @@ from pyvt.config.cache import Auto
 from pyvt.errors import ConfigError
 
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
+EXPAND_MODES = ("auto", "always", "never")
+ACT_MODES = ("none", "q8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +24,33 @@ class DeviceConfig:
     threads: int | Auto = field(
         default="auto", metadata={"help": "threads of native kernels; auto: one a core"}
     )
+    expand: str = field(
+        default="auto",
+        metadata={
+            "help": "widen packed weights once at load; auto: on the reference, where memory allows",
+            "choices": EXPAND_MODES,
+        },
+    )
+    act: str = field(
+        default="none",
+        metadata={
+            "help": "activations before a product with packed weights: as they are, or int8",
+            "choices": ACT_MODES,
+        },
+    )
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("auto", *COMPUTE_DTYPES):
-            raise ConfigError(
-                f"[config] device.dtype: expected one of auto, {', '.join(COMPUTE_DTYPES)}, "
-                f"got {self.dtype!r}",
-                field="device.dtype",
-            )
+        for name, valid in (
+            ("dtype", ("auto", *COMPUTE_DTYPES)),
+            ("expand", EXPAND_MODES),
+            ("act", ACT_MODES),
+        ):
+            if getattr(self, name) not in valid:
+                raise ConfigError(
+                    f"[config] device.{name}: expected one of {', '.join(valid)}, "
+                    f"got {getattr(self, name)!r}",
+                    field=f"device.{name}",
+                )
         is_count = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if self.threads != "auto" and (not is_count or self.threads < 1):
             raise ConfigError(

@@ -1,13 +1,13 @@
 """BlockPool: the KV blocks, their reference counts and the free list."""
 
-from collections import deque
 from collections.abc import Iterable
 
 
 class BlockPool:
     """Blocks ``0 … num_blocks - 1``; each is free, or held by as many owners as its count says.
 
-    The free list is in the order of release, so that the block freed longest ago is reused first.
+    The block freed last is reused first, so memory that was never written stays untouched: a big
+    pool costs only what is in use at the same time.
     """
 
     __slots__ = ("_free", "_ref_counts", "num_blocks")
@@ -15,7 +15,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._ref_counts = [0] * num_blocks
-        self._free = deque(range(num_blocks))
+        self._free = list(range(num_blocks - 1, -1, -1))
 
     @property
     def num_free_blocks(self) -> int:
@@ -26,7 +26,7 @@ class BlockPool:
         """Return that many free blocks with a count of 1, or None where there are too few."""
         if num_blocks > len(self._free):
             return None
-        block_ids = tuple(self._free.popleft() for _ in range(num_blocks))
+        block_ids = tuple(self._free.pop() for _ in range(num_blocks))
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
         return block_ids
@@ -40,8 +40,7 @@ class BlockPool:
     def release(self, block_ids: Iterable[int]) -> None:
         """Take an owner from held blocks; the last release frees a block.
 
-        Blocks are freed in the order given: give the tail of a sequence first, its head is worth
-        more to keep.
+        Blocks are freed in the order given and reused in the opposite order.
         """
         for block_id in block_ids:
             assert self._ref_counts[block_id] > 0, f"block {block_id} is released twice"

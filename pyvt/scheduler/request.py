@@ -26,6 +26,7 @@ class Request:
         status: where the request is.
         is_known_to_worker: whether the worker has its row.
         num_preemptions: how often it lost its blocks.
+        scheduled_s: the engine clock at its first step.
     """
 
     core: EngineCoreRequest
@@ -34,6 +35,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     is_known_to_worker: bool = False
     num_preemptions: int = 0
+    scheduled_s: float | None = None
 
     @property
     def request_id(self) -> str:

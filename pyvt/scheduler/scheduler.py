@@ -60,6 +60,11 @@ class Scheduler:
         """Requests that wait or run."""
         return len(self._requests)
 
+    @property
+    def unfinished_request_ids(self) -> tuple[str, ...]:
+        """Ids of the requests that wait or run, in the order of arrival."""
+        return tuple(self._requests)
+
     def stats(self) -> SchedulerStats:
         """Return the state of the queues."""
         return SchedulerStats(
@@ -114,13 +119,16 @@ class Scheduler:
             aborted.append(request_id)
         return aborted
 
-    def schedule(self) -> SchedulerOutput:
+    def schedule(self, now_s: float = 0.0) -> SchedulerOutput:
         """Decide the next step. May preempt; ``num_computed_tokens`` changes only with the answer.
+
+        Args:
+            now_s: the engine clock; the scheduler has none of its own.
 
         Returns:
             An output without tokens where nothing can run.
         """
-        step = _Step(self.config.max_num_batched_tokens)
+        step = _Step(self.config.max_num_batched_tokens, now_s)
         num_preemptions = self._num_preemptions
         for request in [r for r in self._running if r.is_decoding]:
             self._grant_decode(step, request)
@@ -238,6 +246,8 @@ class Scheduler:
             )
             return
         request.is_known_to_worker = True
+        if request.scheduled_s is None:
+            request.scheduled_s = step.now_s
         step.new.append(
             NewRequestData(
                 request_id=request_id,
@@ -264,9 +274,13 @@ class Scheduler:
 
     def _book(self, request: Request, answer: ModelRunnerOutput) -> EngineCoreOutput | None:
         request_id = request.request_id
+        scheduled_s = request.scheduled_s or 0.0
         if request_id in answer.errors:
             return EngineCoreOutput(
-                request_id=request_id, finish_reason="error", error=answer.errors[request_id]
+                request_id=request_id,
+                finish_reason="error",
+                error=answer.errors[request_id],
+                scheduled_s=scheduled_s,
             )
         token_ids = answer.sampled_token_ids.get(request_id, ())
         is_computed = request.num_missing_tokens == 0
@@ -288,6 +302,7 @@ class Scheduler:
             logprobs=tuple(answer.logprobs.get(request_id, ())[: len(kept)]),
             finish_reason=None if end is None else end[0],
             stop_reason=None if end is None else end[1],
+            scheduled_s=scheduled_s,
         )
 
     def _finish(self, request: Request) -> None:
@@ -302,9 +317,10 @@ class Scheduler:
 class _Step:
     """A step while it is decided: the budget left and the grants, in the order of the rows."""
 
-    __slots__ = ("budget", "cached", "granted", "new")
+    __slots__ = ("budget", "cached", "granted", "new", "now_s")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, now_s: float) -> None:
+        self.now_s = now_s
         self.budget = budget
         self.granted: dict[str, int] = {}
         self.new: list[NewRequestData] = []

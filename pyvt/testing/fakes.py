@@ -1,10 +1,12 @@
 """Stand-ins for tests that need no model and no files: a runner, a clock, a tokenizer."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
+from pyvt.tokenizer.base import RenderedPrompt
+from pyvt.tokenizer.incremental import decode_ids
 
 
 class FakeClock:
@@ -67,22 +69,22 @@ class FakeModelRunner:
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[int, int] = field(default_factory=dict)
 
-    def execute_model(self, step: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; AssertionError where the scheduler broke its contract."""
         if self.before_step is not None:
-            self.before_step(step)
-        self.steps.append(step)
-        starts = self._update_rows(step)
-        assert starts.keys() == step.num_scheduled_tokens.keys(), "grants and rows differ"
-        assert step.total_num_scheduled_tokens == sum(step.num_scheduled_tokens.values())
+            self.before_step(output)
+        self.steps.append(output)
+        starts = self._update_rows(output)
+        assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
+        assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
         for request_id, start in starts.items():
-            self._write(self._rows[request_id], start, step.num_scheduled_tokens[request_id])
+            self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
         for request_id, start in starts.items():
             row = self._rows[request_id]
-            end = start + step.num_scheduled_tokens[request_id]
+            end = start + output.num_scheduled_tokens[request_id]
             assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
             if request_id in self.failing:
                 errors[request_id] = "logits are not finite"
@@ -146,3 +148,42 @@ def _row(new: NewRequestData) -> _Row:
 def _fake_logprobs(token_id: int, top: int) -> TokenLogprobs:
     best = tuple((token_id + i, -1.0 - i) for i in range(top))
     return TokenLogprobs(token_id=token_id, logprob=-1.0, rank=1, top=best)
+
+
+class FakeTokenizer:
+    """Bytes are ids 0 to 255; added tokens follow: ``<eos>``, ``<bos>``, ``<msg>``, ``</msg>``.
+
+    ``encode`` takes added tokens for text, so a test forces them by id.
+    """
+
+    EOS, BOS, MSG, END_MSG = range(256, 260)
+    vocab_size = 260
+    special_ids = frozenset(range(256, 260))
+    control_texts = ("<eos>", "<bos>", "<msg>", "</msg>")
+    eos_token_ids = (EOS,)
+    bos_token_id: int | None = BOS
+    specials: Mapping[str, str] = {"eos_token": "<eos>", "bos_token": "<bos>"}
+    strips_first_space = False
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the bytes of the text; nothing is added."""
+        return list(text.encode())
+
+    def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
+        """Return the bytes of the text."""
+        return list(rendered.text.encode())
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of ids."""
+        return decode_ids(self, ids, skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the byte of the id, or the name of an added token."""
+        if token_id < 256:
+            return bytes([token_id])
+        is_added = token_id < self.vocab_size
+        return self.control_texts[token_id - 256].encode() if is_added else b""
+
+    def token_text(self, token_id: int) -> str:
+        """Return the text of one id alone."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")

@@ -38,14 +38,14 @@ def test_block_pool_shared_block_is_freed_by_the_last_release() -> None:
     pool.check_integrity()
 
 
-def test_block_pool_reuses_the_block_freed_longest_ago() -> None:
-    pool = BlockPool(3)
+def test_block_pool_reuses_the_block_freed_last() -> None:
+    pool = BlockPool(4)
     pool.allocate(3)
 
     pool.release([2])
     pool.release([0])
 
-    assert pool.allocate(2) == (2, 0)
+    assert pool.allocate(3) == (0, 2, 3)
 
 
 def test_block_pool_double_release_is_an_assertion() -> None:

@@ -1,0 +1,1 @@
+"""From prompts to texts: the core that steps, what goes in, what comes out."""

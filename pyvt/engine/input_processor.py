@@ -1,0 +1,178 @@
+"""InputProcessor: renders, tokenises and checks a request against the model's limits.
+
+Whoever wants a prompt rendered, tokenised or counted asks here; no one else owns a tokenizer. A
+prompt is never truncated: one that does not fit is refused with both numbers.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyvt.errors import RequestError
+from pyvt.messages import EngineCoreRequest
+from pyvt.sampling_params import SamplingParams
+from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
+from pyvt.tokenizer.chat_template import ChatTemplate
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | RenderedPrompt
+
+_ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLimits:
+    """What the model allows.
+
+    Attributes:
+        vocab_size: ids lie below it; rows of the logits that no token uses are not counted.
+        max_model_len: most tokens of prompt and answer together.
+        eos_token_ids: ids that end a text: the model's, its generation config's, the tokenizer's.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+
+
+class InputProcessor:
+    """Makes ``EngineCoreRequest`` of prompts and messages."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, limits: InputLimits
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.limits = limits
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """Return the model's own text of a conversation.
+
+        Raises:
+            RequestError: the messages have a wrong form, the template refuses them, or the model
+                has no chat template.
+        """
+        if self.chat_template is None:
+            raise RequestError(
+                "[request] messages: the model has no chat template; give a prompt instead",
+                param="messages",
+                code="unsupported_value",
+            )
+        _check_messages(messages)
+        return self.chat_template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            **dict(chat_template_kwargs or {}),
+        )
+
+    def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the ids of a prompt; ids that were given are checked.
+
+        Raises:
+            RequestError: a wrong type, an id outside the vocabulary, a lone surrogate, no tokens.
+        """
+        if isinstance(prompt, RenderedPrompt):
+            ids = tuple(self.tokenizer.encode_rendered(prompt))
+        elif isinstance(prompt, str):
+            check_unicode(prompt, "prompt")
+            ids = tuple(self.tokenizer.encode(prompt))
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, (str, bytes)):
+            ids = tuple(prompt)
+            self._check_ids("prompt", ids)
+        else:
+            raise _refused("prompt", "a string or a list of token ids", type(prompt).__name__)
+        if not ids:
+            raise _refused("prompt", "at least one token", prompt)
+        if max(ids) >= self.limits.vocab_size:
+            raise _refused("prompt", f"text of the model's {self.limits.vocab_size} tokens", prompt)
+        return ids
+
+    def process(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, arrival_s: float
+    ) -> EngineCoreRequest:
+        """Return a request that the core can take.
+
+        ``max_tokens`` of None becomes what is left of the context; a number that does not fit is
+        refused, never lowered. A request without a seed gets a random one.
+
+        Raises:
+            RequestError: ``param`` names the field.
+        """
+        for name in _ID_FIELDS:
+            self._check_ids(name, tuple(getattr(params, name) or ()))
+        ids = self.tokenize(prompt)
+        text = prompt if isinstance(prompt, str) else None
+        if isinstance(prompt, RenderedPrompt):
+            text = prompt.text
+        max_tokens = self._max_tokens(len(ids), params)
+        if params.min_tokens > max_tokens:
+            raise _refused("min_tokens", f"at most max_tokens={max_tokens}", params.min_tokens)
+        seed = secrets.randbits(64) if params.seed is None else params.seed % 2**64
+        return EngineCoreRequest(
+            request_id=request_id,
+            prompt=text,
+            prompt_token_ids=ids,
+            sampling_params=replace(params, max_tokens=max_tokens, seed=seed),
+            eos_token_ids=frozenset() if params.ignore_eos else self.limits.eos_token_ids,
+            arrival_s=arrival_s,
+        )
+
+    def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
+        context = self.limits.max_model_len
+        if num_prompt_tokens >= context:
+            raise RequestError(
+                f"[request] prompt: {num_prompt_tokens} tokens leave no room for an answer in a "
+                f"context of {context}; shorten the prompt or raise max_model_len",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        room = context - num_prompt_tokens
+        if params.max_tokens is None:
+            return room
+        if params.max_tokens > room:
+            raise RequestError(
+                f"[request] max_tokens: {num_prompt_tokens} prompt tokens and "
+                f"{params.max_tokens} new ones exceed the context of {context}; "
+                f"expected at most {room}",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        return params.max_tokens
+
+    def _check_ids(self, param: str, ids: Sequence[Any]) -> None:
+        vocab_size = self.limits.vocab_size
+        for token_id in ids:
+            is_integer = isinstance(token_id, int) and not isinstance(token_id, bool)
+            if not is_integer or not 0 <= token_id < vocab_size:
+                raise _refused(param, f"token ids from 0 up to {vocab_size - 1}", token_id)
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
+        raise _refused("messages", "a list of at least one message", messages)
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise _refused(f"messages[{index}]", "an object", type(message).__name__)
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise _refused(f"messages[{index}].role", "a string", role)
+        content = message.get("content")
+        if isinstance(content, str):
+            check_unicode(content, f"messages[{index}].content")
+
+
+def _refused(param: str, expected: str, got: Any) -> RequestError:
+    text = repr(got)
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return RequestError(
+        f"[request] {param}: expected {expected}, got {shown}", param=param, code="invalid_value"
+    )

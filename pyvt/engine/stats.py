@@ -1,0 +1,64 @@
+"""Counters of an engine, and the times of its last step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pyvt.messages import EngineCoreOutput, SchedulerOutput
+from pyvt.scheduler import SchedulerStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """One step: where its time went, what it ran, and the queues after it."""
+
+    schedule_ms: float
+    execute_ms: float
+    update_ms: float
+    num_reqs: int
+    num_scheduled_tokens: int
+    num_sampled_tokens: int
+    scheduler: SchedulerStats
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of the whole step."""
+        return self.schedule_ms + self.execute_ms + self.update_ms
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Sums since the start; ``last_step`` is None before the first step."""
+
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0
+    num_generation_tokens: int = 0
+    num_finished: Counter[str] = field(default_factory=Counter)
+    last_step: StepStats | None = None
+
+    def record_step(
+        self,
+        times_s: tuple[float, float, float, float],
+        scheduled: SchedulerOutput,
+        outputs: list[EngineCoreOutput],
+        queues: SchedulerStats,
+    ) -> None:
+        """Add a step; ``times_s`` is the clock at its start and after each of its three parts."""
+        start, scheduled_at, executed_at, updated_at = times_s
+        num_sampled = sum(len(output.new_token_ids) for output in outputs)
+        self.num_steps += 1
+        self.num_scheduled_tokens += scheduled.total_num_scheduled_tokens
+        self.num_generation_tokens += num_sampled
+        self.record_finished([o.finish_reason for o in outputs if o.finish_reason is not None])
+        self.last_step = StepStats(
+            schedule_ms=(scheduled_at - start) * 1000,
+            execute_ms=(executed_at - scheduled_at) * 1000,
+            update_ms=(updated_at - executed_at) * 1000,
+            num_reqs=len(scheduled.num_scheduled_tokens),
+            num_scheduled_tokens=scheduled.total_num_scheduled_tokens,
+            num_sampled_tokens=num_sampled,
+            scheduler=queues,
+        )
+
+    def record_finished(self, reasons: list[str]) -> None:
+        """Count ended requests by finish reason."""
+        self.num_finished.update(reasons)

@@ -1,0 +1,166 @@
+"""InputProcessor: what is refused, with which param, and how limits are resolved."""
+
+from typing import Any
+
+import pytest
+
+from pyvt.engine.input_processor import InputLimits, InputProcessor
+from pyvt.errors import RequestError
+from pyvt.sampling_params import SamplingParams
+from pyvt.testing.fakes import FakeTokenizer
+from pyvt.tokenizer.base import RenderedPrompt
+
+PROCESSOR = InputProcessor(
+    FakeTokenizer(),
+    None,
+    InputLimits(vocab_size=260, max_model_len=100, eos_token_ids=frozenset({256, 259})),
+)
+NOT_IDS = [-1, 260, 300, 2**31, 2**63, "x", 1.5, float("nan"), True, None]
+
+
+def process(prompt: Any, **params: Any) -> Any:
+    return PROCESSOR.process("a", prompt, SamplingParams(**params), 1.5)
+
+
+def test_process_text_becomes_a_request() -> None:
+    request = process("hi", max_tokens=5, seed=3)
+
+    assert (request.prompt, request.prompt_token_ids) == ("hi", tuple(b"hi"))
+    assert (request.request_id, request.arrival_s) == ("a", 1.5)
+    assert request.eos_token_ids == {256, 259}
+    assert (request.sampling_params.max_tokens, request.sampling_params.seed) == (5, 3)
+
+
+def test_process_ids_keep_no_text() -> None:
+    request = process([0, 259])
+
+    assert (request.prompt, request.prompt_token_ids) == (None, (0, 259))
+
+
+def test_process_rendered_prompt_keeps_its_text() -> None:
+    assert process(RenderedPrompt("hé", "hé")).prompt == "hé"
+
+
+def test_process_max_tokens_none_is_the_rest_of_the_context() -> None:
+    assert process("x" * 60).sampling_params.max_tokens == 40
+
+
+def test_process_prompt_and_answer_may_fill_the_context() -> None:
+    assert process("x" * 60, max_tokens=40).sampling_params.max_tokens == 40
+
+
+@pytest.mark.parametrize(
+    ("length", "params", "param", "text"),
+    [
+        (50, {"max_tokens": 60}, "max_tokens", "50 prompt tokens and 60 new ones .* of 100"),
+        (100, {}, "prompt", "100 tokens leave no room .* context of 100"),
+        (250, {"max_tokens": 1}, "prompt", "250 tokens leave no room .* context of 100"),
+        (99, {"min_tokens": 2}, "min_tokens", "at most max_tokens=1, got 2"),
+    ],
+)
+def test_process_too_long_is_refused_with_both_numbers(
+    length: int, params: dict[str, Any], param: str, text: str
+) -> None:
+    with pytest.raises(RequestError, match=text) as refused:
+        process("x" * length, **params)
+
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("token_id", NOT_IDS)
+def test_process_prompt_id_outside_the_vocabulary_is_refused(token_id: Any) -> None:
+    with pytest.raises(RequestError, match="from 0 up to 259") as refused:
+        process([1, token_id])
+
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize("param", ["stop_token_ids", "allowed_token_ids", "banned_token_ids"])
+@pytest.mark.parametrize("token_id", NOT_IDS)
+def test_process_id_of_a_setting_outside_the_vocabulary_is_refused(
+    param: str, token_id: Any
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        process("x", **{param: [token_id]})
+
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("token_id", [-1, 260, 2**63, "AI", 1.5, None])
+def test_process_logit_bias_key_outside_the_vocabulary_is_refused(token_id: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        process("x", logit_bias={token_id: 1.0})
+
+    assert refused.value.param == "logit_bias"
+
+
+def test_process_last_id_of_the_vocabulary_is_allowed_everywhere() -> None:
+    params = {name: [259] for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids")}
+
+    request = process([259], logit_bias={259: 1.0}, **params)
+
+    assert request.sampling_params.stop_token_ids == (259,)
+
+
+@pytest.mark.parametrize("prompt", ["", [], ()])
+def test_process_empty_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(RequestError, match="at least one token"):
+        process(prompt)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, 1.5, b"bytes", {"a": 1}])
+def test_process_prompt_of_a_wrong_type_is_refused(prompt: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        process(prompt)
+
+    assert refused.value.param == "prompt"
+
+
+def test_process_lone_surrogate_is_refused() -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        process("a\ud83d")
+
+
+def test_process_ignore_eos_leaves_no_end_ids() -> None:
+    assert process("x", ignore_eos=True).eos_token_ids == frozenset()
+
+
+def test_process_seed_none_becomes_a_random_one() -> None:
+    seeds = {process("x").sampling_params.seed for _ in range(4)}
+
+    assert len(seeds) == 4
+
+
+def test_process_negative_seed_is_taken_modulo_two_to_64() -> None:
+    assert process("x", seed=-1).sampling_params.seed == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hi", "messages"),
+        (None, "messages"),
+        (["hi"], "messages[0]"),
+        ([{"role": "user", "content": "a"}, {"content": "b"}], "messages[1].role"),
+        ([{"role": 1, "content": "b"}], "messages[0].role"),
+        ([{"role": "user", "content": "\ud83d"}], "messages[0].content"),
+    ],
+)
+def test_render_messages_of_a_wrong_form_are_refused(messages: Any, param: str) -> None:
+    processor = InputProcessor(FakeTokenizer(), FakeTemplate(), PROCESSOR.limits)
+
+    with pytest.raises(RequestError) as refused:
+        processor.render(messages)
+
+    assert refused.value.param == param
+
+
+def test_render_without_a_template_is_refused() -> None:
+    with pytest.raises(RequestError, match="no chat template"):
+        PROCESSOR.render([{"role": "user", "content": "hi"}])
+
+
+class FakeTemplate:
+    def render(self, messages: Any, **kwargs: Any) -> RenderedPrompt:
+        raise AssertionError("a refused message reached the template")
