@@ -20,3 +20,21 @@ def repo() -> Path:
 def goldens_root() -> Path:
     """The folder of committed goldens."""
     return REPO / "parity" / "goldens"
+
+
+def _fixture_path(name: str) -> Path:
+    path = REPO / ".fixtures" / name
+    assert path.exists(), f"{path} is missing: run make fixtures"
+    return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF of q4_1 blocks."""
+    return _fixture_path("SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer_dir() -> Path:
+    """The folder of Qwen3's tokenizer.json and tokenizer_config.json."""
+    return _fixture_path("qwen3-tokenizer")

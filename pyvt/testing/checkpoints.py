@@ -76,7 +76,7 @@ def write_safetensors(
         name = "model.safetensors"
         if shards > 1:
             name = f"model-{number:05d}-of-{shards:05d}.safetensors"
-        contiguous = {key: np.ascontiguousarray(value) for key, value in group.items()}
+        contiguous = {key: np.asarray(value, order="C") for key, value in group.items()}
         safetensors.numpy.save_file(contiguous, folder / name, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(group, name)
     contents: dict[str, Any] = {"config.json": config, **(files or {})}

@@ -101,10 +101,11 @@ class GGUFSource:
         if name in self._places:
             other = self._places[name]
             raise self._error(
-                f"{name!r} once",
+                "it once",
                 f"it as {other.tensor.name!r} in {str(other.file.path)!r} and as "
-                f"{place.tensor.name!r} in {str(place.file.path)!r}",
+                f"{place.tensor.name!r} here",
                 name,
+                place.file.path,
             )
         self._places[name] = place
 
@@ -176,11 +177,14 @@ class GGUFSource:
             raise unknown_tensor(self.path, name, self._places)
         return self._places[name]
 
-    def _error(self, expected: str, got: str, tensor: str | None = None) -> CheckpointError:
+    def _error(
+        self, expected: str, got: str, tensor: str | None = None, path: Path | None = None
+    ) -> CheckpointError:
+        path = path or self.path
         subject = "" if tensor is None else f"tensor {tensor!r} "
         return CheckpointError(
-            f"[gguf] {str(self.path)!r}: {subject}expected {expected}, got {got}",
-            path=self.path,
+            f"[gguf] {str(path)!r}: {subject}expected {expected}, got {got}",
+            path=path,
             tensor=tensor,
         )
 

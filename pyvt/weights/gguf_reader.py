@@ -11,9 +11,9 @@ Format, little-endian throughout:
 4. The data, from the next multiple of ``general.alignment`` (default 32). Offsets count from there,
    are multiples of it, and tensors do not overlap.
 
-Every count is held against the bytes that are left before anything is made for it, and the whole of
-1 to 3 against ``MAX_HEADER_BYTES`` and ``MAX_ARRAY_ITEMS``, so that no file makes the reader
-allocate much more than it holds.
+Every count is held against the bytes that are left before anything is made for it, and all of 1 to
+3 against the ``MAX_`` limits below, so that no file makes the reader allocate much more than it
+holds.
 """
 
 import struct
@@ -34,9 +34,10 @@ DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 16
 MAX_RANK = 4
 MAX_HEADER_BYTES = 32 << 20
-MAX_ARRAY_ITEMS = 1 << 21
+MAX_NUMBERS = 1 << 21
+MAX_STRINGS = 3 << 18
 MAX_PAIRS = 1 << 16
-MAX_TENSORS = 1 << 17
+MAX_TENSORS = 1 << 15
 MAX_NAME_BYTES = 1024
 MAX_ELEMENTS = 1 << 48
 
@@ -111,14 +112,14 @@ def read_gguf(path: Path) -> GGUFFile:
     num_pairs = cursor.count("metadata pairs", _U64, _MIN_PAIR_BYTES, MAX_PAIRS)
     metadata: dict[str, Any] = {}
     for _ in range(num_pairs):
-        key = cursor.string("a metadata key", MAX_NAME_BYTES)
+        key = cursor.string("a metadata key", MAX_NAME_BYTES, 1)
         if key in metadata:
             cursor.fail("each metadata key once", f"{key!r} twice")
         metadata[key] = _read_value(cursor, key)
     alignment = _check_alignment(cursor, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
     rows: dict[str, tuple[DType, tuple[int, ...], int, int]] = {}
     for _ in range(num_tensors):
-        name = cursor.string("a tensor name", MAX_NAME_BYTES)
+        name = cursor.string("a tensor name", MAX_NAME_BYTES, 1)
         if name in rows:
             cursor.fail("one tensor of each name", "the same name twice", name)
         rows[name] = _read_tensor(cursor, name, alignment)
@@ -134,7 +135,7 @@ def read_gguf(path: Path) -> GGUFFile:
 class _Cursor:
     """A position in the header; every step forward is checked against its end."""
 
-    __slots__ = ("buffer", "end", "num_array_items", "path", "position", "size")
+    __slots__ = ("buffer", "end", "num_numbers", "num_strings", "path", "position", "size")
 
     def __init__(self, mapped: MappedFile) -> None:
         self.path = mapped.path
@@ -142,7 +143,8 @@ class _Cursor:
         self.buffer = mapped.buffer(0, MAX_HEADER_BYTES)
         self.end = len(self.buffer)
         self.position = 0
-        self.num_array_items = 0
+        self.num_numbers = 0
+        self.num_strings = 0
 
     def fail(self, expected: str, got: str, tensor: str | None = None) -> NoReturn:
         subject = "" if tensor is None else f"tensor {tensor[:200]!r} "
@@ -172,13 +174,13 @@ class _Cursor:
         value = self.number(f"the number of {what}", form)
         most = min(most, (self.end - self.position) // item_bytes)
         if value > most:
-            self.fail(f"at most {most} {what}, as the bytes left can hold", str(value))
+            self.fail(f"at most {most} {what}, by the bytes left or our limit", str(value))
         return value
 
-    def string(self, what: str, max_bytes: int) -> str:
+    def string(self, what: str, max_bytes: int, least: int = 0) -> str:
         length = self.number(f"the length of {what}", _U64)
-        if length > max_bytes:
-            self.fail(f"at most {max_bytes} bytes of {what}", str(length))
+        if not least <= length <= max_bytes:
+            self.fail(f"{least} to {max_bytes} bytes of {what}", str(length))
         start = self.take(what, length)
         return self.decode(what, start, start + length)
 
@@ -217,15 +219,16 @@ def _read_array(cursor: _Cursor, key: str) -> list[Any]:
     kind = cursor.number(f"the element type of {key!r}", _U32)
     if kind == _ARRAY:
         cursor.fail(f"an array of numbers or strings in {key!r}", "an array of arrays")
-    item_bytes = SCALARS[kind].itemsize if kind in SCALARS else _MIN_STRING_BYTES
-    most = MAX_ARRAY_ITEMS - cursor.num_array_items
-    count = cursor.count(f"items of {key!r}", _U64, item_bytes, most)
-    cursor.num_array_items += count
-    return (
-        _read_strings(cursor, key, count)
-        if kind == _STRING
-        else _read_numbers(cursor, key, kind, count)
-    )
+    what = f"items of {key!r}"
+    if kind == _STRING:
+        most = MAX_STRINGS - cursor.num_strings
+        count = cursor.count(what, _U64, _MIN_STRING_BYTES, most)
+        cursor.num_strings += count
+        return _read_strings(cursor, key, count)
+    item_bytes = SCALARS[kind].itemsize if kind in SCALARS else 1
+    count = cursor.count(what, _U64, item_bytes, MAX_NUMBERS - cursor.num_numbers)
+    cursor.num_numbers += count
+    return _read_numbers(cursor, key, kind, count)
 
 
 def _read_numbers(cursor: _Cursor, key: str, kind: int, count: int) -> list[Any]:
@@ -254,7 +257,7 @@ def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
             position = start + unpack_length(buffer, position)[0]
             if position > end:
                 break
-            strings.append(str(buffer[start:position], "utf-8"))
+            strings.append(buffer[start:position].tobytes().decode())
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"[gguf] {str(cursor.path)!r}: expected UTF-8 in item {len(strings)} of {key!r}, "

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from pyvt.errors import CheckpointError
 
 MAX_JSON_BYTES = 32 << 20
-MAX_JSON_VALUES = 1_500_000
+MAX_JSON_VALUES = 1_000_000
 MAX_JSON_DEPTH = 64
 
 

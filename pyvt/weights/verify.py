@@ -67,8 +67,8 @@ def verify_model(files: ModelFiles) -> Iterator[Finding]:
     for name, info in infos.items():
         num_bad = count_not_finite(files.source.get(name))
         if num_bad:
-            what = "blocks with a scale" if info.dtype.is_block else "values"
-            yield Finding(info.path, name, f"{num_bad} {what} that is NaN or infinite")
+            what = "block scales" if info.dtype.is_block else "values"
+            yield Finding(info.path, name, f"NaN or infinite {what}: {num_bad}")
 
 
 def count_not_finite(tensor: Tensor) -> int:
