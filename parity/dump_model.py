@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 
-from parity.hf_f64 import PATCHED, f64_module
+from parity.hf_f64 import SUFFIX, modeling, reset_rope
 from pyvt.testing.model_cases import (
     FAR_POSITIONS,
     MODEL_CASES,
@@ -73,7 +73,8 @@ def dump(case: ModelCase) -> ModelGolden:
     family = case.config["model_type"]
     plain = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     narrow = _model(case, plain, torch.float32)
-    wide = _model(case, f64_module(family), torch.float64)
+    wide = _model(case, modeling(family), torch.float64)
+    reset_rope(wide)
     arrays = _rotary(wide)
     assert arrays["inv_freq"].dtype == np.float64, "a cast to f32 was missed"
     for name, (ids, positions) in case.prompts().items():
@@ -87,7 +88,7 @@ def dump(case: ModelCase) -> ModelGolden:
         oracle={
             "callable": f"transformers.{ARCHITECTURES[family]}",
             "attention": "eager",
-            "f64": PATCHED,
+            "f64": f"modeling_{family}.py and modeling_rope_utils.py {SUFFIX}",
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
