@@ -27,6 +27,10 @@ def _llama3(inv_freq: Array, rope: RopeConfig) -> Array:
     return np.where(wavelength < original / high, inv_freq, scaled)
 
 
+def _linear(inv_freq: Array, rope: RopeConfig) -> Array:
+    return inv_freq / rope.factor
+
+
 def _yarn(inv_freq: Array, rope: RopeConfig) -> Array:
     size, original = rope.rotary_dim, rope.original_max_position_embeddings
 
@@ -42,12 +46,13 @@ def _yarn(inv_freq: Array, rope: RopeConfig) -> Array:
     if low == high:
         high += 0.001
     ramp = np.clip((np.arange(size // 2) - low) / (high - low), 0, 1)
-    return inv_freq / rope.factor * ramp + inv_freq * (1 - ramp)
+    blended: Array = inv_freq / rope.factor * ramp + inv_freq * (1 - ramp)
+    return blended
 
 
 _SCALINGS: dict[str, Callable[[Array, RopeConfig], Array]] = {
     "default": lambda inv_freq, rope: inv_freq,
-    "linear": lambda inv_freq, rope: inv_freq / rope.factor,
+    "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
 }

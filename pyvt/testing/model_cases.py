@@ -109,15 +109,9 @@ class ModelCase:
             for name, shape in self.shapes().items()
         }
 
-    def bf16_exact_weights(self) -> Arrays:
-        """Return weights in f32 whose values bf16 and f16 hold exactly."""
-        return {
-            k: np.round(np.clip(v, -4, 4) * 32) / np.float32(32) for k, v in self.weights().items()
-        }
-
 
 def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
-    values = rng.standard_normal(shape)
+    values: Array = rng.standard_normal(shape)
     if name.endswith("norm.weight"):
         return 1 + 0.2 * values
     if name.endswith(".bias"):
