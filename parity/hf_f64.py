@@ -11,6 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 SUFFIX = "with every cast to f32 made one to f64"
 
@@ -19,9 +20,8 @@ _HUB_KERNEL = re.compile(r"^@use_kernel\w*\(.*\)\n", re.MULTILINE)
 
 
 @cache
-def modeling(family: str) -> ModuleType:
-    """Return a private copy of ``transformers.models.<family>.modeling_<family>`` in f64."""
-    name = f"transformers.models.{family}.modeling_{family}"
+def _in_f64(name: str) -> ModuleType:
+    """Return a private copy of a module of transformers in f64."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, f"transformers has no {name}"
     assert spec.origin is not None, f"{name} has no source file"
@@ -34,3 +34,19 @@ def modeling(family: str) -> ModuleType:
     sys.modules[module.__name__] = module
     exec(compile(_HUB_KERNEL.sub("", text), spec.origin, "exec"), module.__dict__)
     return module
+
+
+def modeling(family: str) -> ModuleType:
+    """Return a private copy of ``transformers.models.<family>.modeling_<family>`` in f64."""
+    return _in_f64(f"transformers.models.{family}.modeling_{family}")
+
+
+def reset_rope(model: Any) -> None:
+    """Compute the rotary frequencies of a model of ``modeling`` anew, in f64.
+
+    Making a model fills them from transformers' own functions, in f32.
+    """
+    rotary = model.model.rotary_emb
+    functions = _in_f64("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
+    function = functions.get(rotary.rope_type, rotary.compute_default_rope_parameters)
+    rotary.inv_freq, rotary.attention_scaling = function(model.config)

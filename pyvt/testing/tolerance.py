@@ -35,6 +35,17 @@ _REDUCTION = {
 }
 # Activations in int8 against the same product in f32: only the mean square error has a meaning.
 _Q8_AGAINST_NONE = Tolerance(1e-3, 1e6, 5e-4)
+# Logits of whole tiny models, up to about 5: against transformers in the same dtype (a half against
+# f64); at large positions, where the last bit of a frequency counts 20,000 times; and one model
+# against itself, its sums cut differently by batch, chunk or file format.
+_MODEL = {
+    "f64": Tolerance(1e-12, 0.0, 1e-24),
+    "f32": Tolerance(1e-4, 0.0, 1e-10),
+    "bf16": Tolerance(0.2, 0.0, 2e-3),
+    "f16": Tolerance(0.03, 0.0, 3e-5),
+}
+_MODEL_FAR = {"f64": Tolerance(1e-10, 0.0, 1e-20)}
+_MODEL_SELF = {"f64": Tolerance(1e-12, 0.0, 1e-24), "f32": Tolerance(2e-5, 0.0, 1e-11)}
 TOLERANCES: dict[str, dict[str, Tolerance]] = {
     "exact": {name: Tolerance(0.0, 0.0, 0.0) for name in ("f64", "f32", "bf16", "f16")},
     "elementwise": _ELEMENTWISE,
@@ -43,6 +54,9 @@ TOLERANCES: dict[str, dict[str, Tolerance]] = {
     "attention": _REDUCTION,
     "rope": _REDUCTION,
     "softmax": _REDUCTION,
+    "model": _MODEL,
+    "model_far": _MODEL_FAR,
+    "model_self": _MODEL_SELF,
     "q8_against_none": {name: _Q8_AGAINST_NONE for name in ("f64", "f32", "bf16", "f16")},
 }
 

@@ -1,0 +1,111 @@
+"""Write the goldens of whole tiny models: transformers on the weights of every ModelCase.
+
+Run in an environment with torch and transformers (``pip install '.[parity]'``):
+
+    python parity/dump_model.py [CASE ...]
+
+Logits of all positions in f32 as transformers computes them, and in f64 with its own casts to f32
+replaced (``parity/hf_f64.py``), attention in the eager form.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from parity.hf_f64 import SUFFIX, modeling, reset_rope
+from pyvt.testing.model_cases import (
+    FAR_POSITIONS,
+    MODEL_CASES,
+    ModelCase,
+    ModelGolden,
+    weights_sha256,
+    write_model_golden,
+)
+
+GOLDENS = Path(__file__).with_name("goldens")
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def _model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
+    family = case.config["model_type"]
+    settings = {k: v for k, v in case.config.items() if k not in ("model_type", "architectures")}
+    config = transformers.CONFIG_MAPPING[family](**settings, attn_implementation="eager")
+    model = getattr(module, ARCHITECTURES[family])(config)
+    weights = {k: torch.from_numpy(v) for k, v in case.weights().items()}
+    if config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights, strict=True)
+    return model.to(dtype).eval()
+
+
+def _logits(model: Any, ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    input_ids = torch.from_numpy(ids)[None]
+    with torch.no_grad():
+        out = model(
+            input_ids=input_ids,
+            position_ids=torch.from_numpy(positions)[None],
+            attention_mask=torch.ones_like(input_ids),
+            use_cache=False,
+        )
+    return out.logits[0].numpy()
+
+
+def _rotary(model: Any) -> dict[str, np.ndarray]:
+    rotary = model.model.rotary_emb
+    positions = torch.tensor([FAR_POSITIONS])
+    cos, sin = rotary(torch.zeros(1, dtype=torch.float64), positions)
+    half = cos.shape[-1] // 2
+    return {
+        "inv_freq": rotary.inv_freq.numpy(),
+        "cos": cos[0, :, :half].numpy(),
+        "sin": sin[0, :, :half].numpy(),
+    }
+
+
+def dump(case: ModelCase) -> ModelGolden:
+    """Return the golden of a case."""
+    family = case.config["model_type"]
+    plain = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    narrow = _model(case, plain, torch.float32)
+    wide = _model(case, modeling(family), torch.float64)
+    reset_rope(wide)
+    arrays = _rotary(wide)
+    assert arrays["inv_freq"].dtype == np.float64, "a cast to f32 was missed"
+    for name, (ids, positions) in case.prompts().items():
+        arrays |= {f"{name}.ids": ids, f"{name}.positions": positions}
+        arrays[f"{name}.f64"] = _logits(wide, ids, positions)
+        if name != "far":
+            arrays[f"{name}.f32"] = _logits(narrow, ids, positions)
+    return ModelGolden(
+        case=case.name,
+        weights_sha256=weights_sha256(case.weights()),
+        oracle={
+            "callable": f"transformers.{ARCHITECTURES[family]}",
+            "attention": "eager",
+            "f64": f"modeling_{family}.py and modeling_rope_utils.py {SUFFIX}",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        arrays=arrays,
+    )
+
+
+def main(names: list[str]) -> None:
+    """Dump the cases of these names, all where none is given."""
+    for case in MODEL_CASES:
+        if not names or case.name in names:
+            golden = dump(case)
+            write_model_golden(GOLDENS, golden)
+            error = np.abs(golden.arrays["long.f32"] - golden.arrays["long.f64"]).max()
+            largest = np.abs(golden.arrays["long.f64"]).max()
+            print(f"{case.name}: largest logit {largest:.2f}, f32 against f64 {error:.2g}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Building blocks of models: modules with parameters, over ``pyvt.ops``."""

@@ -1,0 +1,69 @@
+"""Attention over the paged KV cache.
+
+Dims: T tokens, H hidden size, N query heads, Nk KV heads, D head size.
+"""
+
+from pyvt import ops
+from pyvt.config.model import ModelConfig
+from pyvt.layers.forward_batch import ForwardBatch
+from pyvt.layers.linear import Linear, QKVLinear
+from pyvt.layers.module import Module
+from pyvt.layers.norm import RMSNorm
+from pyvt.layers.rotary import RotaryEmbedding
+from pyvt.ops.numerics import Array
+
+
+class Attention(Module):
+    """Grouped-query attention with RoPE, for one layer of a model.
+
+    Query and key heads are normed before RoPE where the family does so. K and V of the step's
+    tokens are written to the cache first, so prefill and decode read them alike.
+    """
+
+    def __init__(self, config: ModelConfig, layer_idx: int, rotary: RotaryEmbedding) -> None:
+        self.num_heads = config.num_heads
+        self.num_kv_heads = config.num_kv_heads
+        self.head_dim = config.head_dim
+        self.scale = config.head_dim**-0.5
+        self.window = config.sliding_windows[layer_idx]
+        self.layer_idx = layer_idx
+        self.rotary = rotary
+        self.qkv_proj = QKVLinear(
+            config.hidden_size,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            bias=config.attention_bias,
+        )
+        self.o_proj = Linear(
+            config.num_heads * config.head_dim, config.hidden_size, bias=config.attention_bias
+        )
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+
+    def __call__(self, x: Array, batch: ForwardBatch) -> Array:
+        """Return ``[T, H]`` for ``x`` ``[T, H]``; writes the step's K and V."""
+        num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
+        heads = self.qkv_proj(x).reshape(-1, num_heads + 2 * num_kv_heads, self.head_dim)
+        q = heads[:, :num_heads]
+        k = heads[:, num_heads : num_heads + num_kv_heads]
+        v = heads[:, num_heads + num_kv_heads :]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        self.rotary(q, k, batch.positions)
+        k_cache, v_cache = batch.kv_caches[self.layer_idx]
+        ops.reshape_and_cache(k, v, k_cache, v_cache, batch.slot_mapping)
+        o = ops.paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            batch.block_tables,
+            batch.seq_lens,
+            batch.cu_seqlens_q,
+            self.scale,
+            window=self.window,
+        )
+        return self.o_proj(o.reshape(-1, num_heads * self.head_dim))

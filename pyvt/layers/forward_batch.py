@@ -1,0 +1,46 @@
+"""ForwardBatch: everything that a layer may ask about one step.
+
+Dims: T tokens of all requests, R requests, Nk KV heads, D head size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+LayerCache = tuple[Array, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBatch:
+    """The indices of a step; tokens of a request lie side by side, in order.
+
+    What varies between steps and steers a layer is an int here: a layer never branches on the
+    value of an index array.
+
+    Attributes:
+        num_tokens: T.
+        num_reqs: R.
+        max_seqlen_q: the most tokens of a request in this step.
+        max_seq_len: the longest sequence after this step.
+        positions: ``[T]`` i64, place of each token in its sequence.
+        slot_mapping: ``[T]`` i64, KV slot that each token's K and V go to; −1 for none.
+        block_tables: ``[R, max_blocks]`` i32, KV blocks of each request.
+        seq_lens: ``[R]`` i32, tokens of each request after this step.
+        cu_seqlens_q: ``[R+1]`` i32, prefix sums of the tokens of each request.
+        logits_indices: ``[num_logits]`` i32, the tokens whose logits are needed.
+        kv_caches: for each layer K and V ``[num_blocks, block_size, Nk, D]``.
+    """
+
+    num_tokens: int
+    num_reqs: int
+    max_seqlen_q: int
+    max_seq_len: int
+    positions: Array
+    slot_mapping: Array
+    block_tables: Array
+    seq_lens: Array
+    cu_seqlens_q: Array
+    logits_indices: Array
+    kv_caches: tuple[LayerCache, ...]

@@ -1,0 +1,1 @@
+"""Model families: one architecture family a file, all over ``pyvt.layers``."""

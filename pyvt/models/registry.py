@@ -1,0 +1,132 @@
+"""The table of models, and the way from an open checkpoint to a loaded one.
+
+A row is an architecture and the place of its class; the class is imported when it is first used.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from pyvt.config.model import ModelConfig
+from pyvt.errors import UnsupportedError, did_you_mean
+from pyvt.log import get_logger
+from pyvt.models.decoder import DecoderForCausalLM
+from pyvt.quant import WeightSettings
+from pyvt.tensor.dtype import F32, DType
+from pyvt.weights.loader import (
+    ExpandDecision,
+    LoadReport,
+    Progress,
+    decide_expand,
+    load_weights,
+)
+from pyvt.weights.resolve import ModelFiles
+
+log = get_logger(__name__)
+
+MODELS = {
+    "LlamaForCausalLM": "pyvt.models.llama:LlamaForCausalLM",
+    "Qwen3ForCausalLM": "pyvt.models.qwen3:Qwen3ForCausalLM",
+}
+_ROPE_FREQS = "rope_freqs.weight"
+_LM_HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run, with what its loading decided and read."""
+
+    model: DecoderForCausalLM
+    config: ModelConfig
+    report: LoadReport
+    expand: ExpandDecision
+
+
+def model_class(architecture: str) -> type[DecoderForCausalLM]:
+    """Return the class of an architecture. Raises UnsupportedError that lists the known ones."""
+    if architecture not in MODELS:
+        raise UnsupportedError(
+            f"[models] architecture: {architecture!r} is not supported; "
+            f"{did_you_mean(architecture, MODELS)}"
+        )
+    module, _, name = MODELS[architecture].partition(":")
+    found: type[DecoderForCausalLM] = getattr(import_module(module), name)
+    return found
+
+
+def model_config(files: ModelFiles) -> ModelConfig:
+    """Return the config of open model files, from config.json or from GGUF metadata.
+
+    A head that the config asks for and the checkpoint lacks is taken from the embedding, with a
+    warning. Raises ConfigError or UnsupportedError.
+    """
+    source = files.source
+    names = set(source.names())
+    if files.config is not None:
+        config = ModelConfig.from_hf(files.config, files.generation_config)
+        if not config.tie_word_embeddings and _LM_HEAD not in names:
+            log.warning("no %s in %s: the embedding is used for it", _LM_HEAD, files.path)
+            config = replace(config, tie_word_embeddings=True)
+        return config
+    divisors = None
+    if _ROPE_FREQS in names:
+        divisors = np.asarray(source.get(_ROPE_FREQS), np.float64).ravel().tolist()
+    shapes = {name: source.info(name).shape for name in names}
+    return ModelConfig.from_gguf(files.gguf_metadata or {}, shapes, divisors)
+
+
+def _ignored(config: ModelConfig, extra: Iterable[str]) -> tuple[str, ...]:
+    names = [*extra]
+    if config.tie_word_embeddings:
+        names.append(r"lm_head\.weight")
+    if config.rope.freq_divisors is not None:
+        names.append(r"rope_freqs\.weight")
+    return tuple(names)
+
+
+def load_model(
+    files: ModelFiles,
+    config: ModelConfig | None = None,
+    *,
+    dtype: DType = F32,
+    expand: str = "auto",
+    act: str = "none",
+    backend: str = "numpy",
+    max_positions: int | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Make the model of open files and load its weights.
+
+    Args:
+        files: the open checkpoint.
+        config: its config where the caller has it, else read here.
+        dtype: dtype of activations and of the KV cache.
+        expand: ``auto``, ``always`` or ``never``: widen matrices once at load.
+        act: ``none`` or ``q8``, for products with packed weights.
+        backend: the host backend, for ``expand="auto"``.
+        max_positions: the longest sequence, None for what the model allows.
+        progress: called with bytes done and bytes in all.
+
+    Raises:
+        ConfigError, UnsupportedError, CheckpointError.
+    """
+    config = config or model_config(files)
+    wide = WeightSettings(dtype=dtype).wide_dtype
+    decision = decide_expand(expand, files.source, wide, backend)
+    log.info("expand=%s: %s", decision.is_expanded, decision.reason)
+    settings = WeightSettings(dtype=dtype, is_expanded=decision.is_expanded, act=act)
+    cls = model_class(config.architecture)
+    model: Any = cls(config, settings, max_positions)
+    report = load_weights(
+        model,
+        files.source,
+        settings.convert,
+        ignored=_ignored(config, cls.ignored_weights),
+        progress=progress,
+    )
+    for module in model.modules():
+        module.after_load(settings)
+    return LoadedModel(model=model, config=config, report=report, expand=decision)

@@ -1,0 +1,21 @@
+"""Checkpoint quantization: what a stored weight becomes, and the op that eats it."""
+
+from pyvt.quant.base import LinearMethod, WeightSettings
+from pyvt.quant.gguf import GGUFMethod
+from pyvt.quant.unquantized import UnquantizedMethod
+from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.weights.source import Tensor
+
+QUANT_METHODS: dict[str, type[LinearMethod]] = {
+    "unquantized": UnquantizedMethod,
+    "gguf": GGUFMethod,
+}
+
+
+def linear_method(weight: Tensor, settings: WeightSettings) -> LinearMethod:
+    """Return the method that multiplies by a loaded weight."""
+    name = "gguf" if isinstance(weight, QuantTensor) else "unquantized"
+    return QUANT_METHODS[name](weight, settings)
+
+
+__all__ = ["QUANT_METHODS", "LinearMethod", "WeightSettings", "linear_method"]

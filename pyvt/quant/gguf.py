@@ -1,0 +1,25 @@
+"""GGUF blocks, multiplied as they are stored.
+
+Dims: N outputs, K inputs, ``...`` any leading dims.
+"""
+
+from pyvt import ops
+from pyvt.ops.numerics import Array
+from pyvt.quant.base import WeightSettings
+from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.weights.source import Tensor
+
+
+class GGUFMethod:
+    """Multiplies by packed blocks; ``act`` says whether activations are quantized first."""
+
+    __slots__ = ("_act", "_weight")
+
+    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
+        assert isinstance(weight, QuantTensor), "a plain weight belongs to another method"
+        self._weight = weight
+        self._act = settings.act
+
+    def apply(self, x: Array, bias: Array | None) -> Array:
+        """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
+        return ops.quant_linear(x, self._weight, bias, act=self._act)

@@ -1,0 +1,25 @@
+"""Plain float weights.
+
+Dims: N outputs, K inputs, ``...`` any leading dims.
+"""
+
+import numpy as np
+
+from pyvt import ops
+from pyvt.ops.numerics import Array
+from pyvt.quant.base import WeightSettings
+from pyvt.weights.source import Tensor
+
+
+class UnquantizedMethod:
+    """Multiplies by a plain array of any float dtype."""
+
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
+        assert isinstance(weight, np.ndarray), "a packed weight belongs to another method"
+        self._weight = weight
+
+    def apply(self, x: Array, bias: Array | None) -> Array:
+        """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
+        return ops.linear(x, self._weight, bias)

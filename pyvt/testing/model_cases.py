@@ -1,0 +1,258 @@
+"""ModelCase: one tiny random checkpoint, written once, and its golden logits.
+
+A case is a config.json in the spelling of transformers 5 and a seed. Its weights are made anew from
+the seed, so that nobody stores them; the golden holds their hash.
+
+Format of a case's folder, ``goldens/models/<case>/``:
+
+1. ``manifest.json``: ``case``; ``oracle`` (callable, versions, what was patched);
+   ``weights_sha256``.
+2. ``logits.npz``: ``<prompt>.ids`` i64 ``[T]``, ``<prompt>.positions`` i64 ``[T]``,
+   ``<prompt>.f32`` and ``<prompt>.f64`` ``[T, V]`` (``far`` in f64 only).
+3. The same file holds ``inv_freq`` f64 ``[R/2]`` and, for the positions ``FAR_POSITIONS``, ``cos``
+   and ``sin`` f64 ``[3, R/2]`` with the attention factor in them.
+
+Dims: T tokens, V vocabulary, R rotary size.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+FAR_POSITIONS = (0, 8191, 20000)
+MAX_CASE_BYTES = 100_000
+_VOCAB_SIZE = 97
+_PROMPT_LENGTHS = {"short": 12, "long": 23}
+_FAR = (0, 1, 2, 3, 8189, 8190, 8191, 19999, 20000)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCase:
+    """A tiny model: its config.json and what seeds its weights and prompts."""
+
+    name: str
+    config: dict[str, Any]
+
+    @property
+    def has_window(self) -> bool:
+        """Whether some layer reads a window of keys."""
+        return bool(self.config.get("use_sliding_window"))
+
+    def _rng(self, what: str) -> np.random.Generator:
+        return np.random.default_rng(np.frombuffer(f"{self.name}/{what}".encode(), np.uint8))
+
+    def prompts(self) -> dict[str, tuple[Array, Array]]:
+        """Return token ids and positions ``[T]`` i64 of each prompt, by name.
+
+        The prompt ``far`` jumps to large positions; a windowed case has none, since a window
+        counts keys and not positions.
+        """
+        rng = self._rng("prompts")
+        found = {
+            name: (rng.integers(0, _VOCAB_SIZE, length), np.arange(length))
+            for name, length in _PROMPT_LENGTHS.items()
+        }
+        if not self.has_window:
+            found["far"] = (rng.integers(0, _VOCAB_SIZE, len(_FAR)), np.array(_FAR))
+        return found
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every tensor of the checkpoint, by its name there."""
+        c = self.config
+        hidden, inner, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+        head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
+        q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
+        matrices = {
+            "self_attn.q_proj": (q, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, q),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        biased = {"self_attn": c.get("attention_bias"), "mlp": c.get("mlp_bias")}
+        layer: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (hidden,),
+            "post_attention_layernorm.weight": (hidden,),
+        }
+        for name, shape in matrices.items():
+            layer[f"{name}.weight"] = shape
+            if biased[name.partition(".")[0]]:
+                layer[f"{name}.bias"] = shape[:1]
+        if c["model_type"] == "qwen3":
+            layer |= {
+                "self_attn.q_norm.weight": (head_dim,),
+                "self_attn.k_norm.weight": (head_dim,),
+            }
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
+        for i in range(c["num_hidden_layers"]):
+            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+        shapes["model.norm.weight"] = (hidden,)
+        if not c["tie_word_embeddings"]:
+            shapes["lm_head.weight"] = (vocab, hidden)
+        return shapes
+
+    def weights(self) -> Arrays:
+        """Return the checkpoint's tensors in f32, scaled so that logits reach about 5."""
+        rng = self._rng("weights")
+        return {
+            name: _values(rng, name, shape).astype(np.float32)
+            for name, shape in self.shapes().items()
+        }
+
+
+def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+    values: Array = rng.standard_normal(shape)
+    if name.endswith("norm.weight"):
+        return 1 + 0.2 * values
+    if name.endswith(".bias"):
+        return 0.3 * values
+    if name in ("lm_head.weight", "model.embed_tokens.weight"):
+        return 0.25 * values
+    return values * 1.2 / np.sqrt(shape[1])
+
+
+def weights_sha256(weights: Arrays) -> str:
+    """Return a hash of names, shapes and bytes of all tensors."""
+    digest = hashlib.sha256()
+    for name, array in sorted(weights.items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+_LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": _VOCAB_SIZE,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 32768,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_QWEN3 = _LLAMA | {
+    "model_type": "qwen3",
+    "architectures": ["Qwen3ForCausalLM"],
+    "head_dim": 12,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+_YARN_FULL = _YARN | {
+    "beta_fast": 24.0,
+    "beta_slow": 2.0,
+    "mscale": 0.8,
+    "mscale_all_dim": 0.6,
+    "truncate": False,
+}
+
+
+def _case(name: str, base: dict[str, Any], **changes: Any) -> ModelCase:
+    return ModelCase(name, base | changes)
+
+
+MODEL_CASES = (
+    _case("llama", _LLAMA),
+    _case("llama_tied", _LLAMA, tie_word_embeddings=True),
+    _case("llama_mha", _LLAMA, num_key_value_heads=4),
+    _case("llama_mqa_three_layers", _LLAMA, num_key_value_heads=1, num_hidden_layers=3),
+    _case("llama_head_dim", _LLAMA, head_dim=20),
+    _case("llama_biases", _LLAMA, attention_bias=True, mlp_bias=True),
+    _case("llama_linear", _LLAMA, rope_parameters=_LINEAR),
+    _case("llama_llama3", _LLAMA, rope_parameters=_LLAMA3, head_dim=24),
+    _case("llama_yarn", _LLAMA, rope_parameters=_YARN, head_dim=24),
+    _case("qwen3", _QWEN3),
+    _case("qwen3_tied", _QWEN3, tie_word_embeddings=True, num_attention_heads=6),
+    _case("qwen3_biases", _QWEN3, attention_bias=True),
+    _case("qwen3_linear", _QWEN3, rope_parameters=_LINEAR),
+    _case("qwen3_llama3", _QWEN3, rope_parameters=_LLAMA3, head_dim=24),
+    _case("qwen3_yarn", _QWEN3, rope_parameters=_YARN_FULL, head_dim=24),
+    _case(
+        "qwen3_window",
+        _QWEN3,
+        num_hidden_layers=3,
+        use_sliding_window=True,
+        sliding_window=5,
+        max_window_layers=1,
+    ),
+    _case(
+        "qwen3_layer_types",
+        _QWEN3,
+        num_hidden_layers=3,
+        use_sliding_window=True,
+        sliding_window=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+)
+MODEL_CASES_BY_NAME = {case.name: case for case in MODEL_CASES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGolden:
+    """What transformers gave for a case."""
+
+    case: str
+    weights_sha256: str
+    oracle: dict[str, Any]
+    arrays: Arrays
+
+
+def write_model_golden(root: Path, golden: ModelGolden) -> None:
+    """Write the golden of a case below ``root/models``."""
+    folder = root / "models" / golden.case
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "logits.npz"
+    np.savez_compressed(path, allow_pickle=False, **golden.arrays)
+    size = path.stat().st_size
+    assert size <= MAX_CASE_BYTES, f"{path}: {size} bytes, a golden holds {MAX_CASE_BYTES}"
+    manifest = {
+        "case": golden.case,
+        "weights_sha256": golden.weights_sha256,
+        "oracle": golden.oracle,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def read_model_goldens(root: Path) -> Iterator[ModelGolden]:
+    """Yield every model golden below ``root/models``, by case."""
+    for path in sorted((root / "models").glob("*/manifest.json")):
+        manifest = json.loads(path.read_text())
+        with np.load(path.with_name("logits.npz")) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        yield ModelGolden(
+            case=manifest["case"],
+            weights_sha256=manifest["weights_sha256"],
+            oracle=manifest["oracle"],
+            arrays=arrays,
+        )

@@ -1,0 +1,149 @@
+"""Tiny models on disk and their logits, for tests and the parity runner.
+
+Dims: T tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyvt.config.model import ModelConfig
+from pyvt.layers.forward_batch import ForwardBatch
+from pyvt.layers.rotary import inverse_frequencies
+from pyvt.mathutil import cdiv
+from pyvt.models.base import CausalLM
+from pyvt.models.registry import LoadedModel, load_model
+from pyvt.tensor.dtype import F32, DType
+from pyvt.testing.checkpoints import permute_qk_rows, write_gguf, write_safetensors
+from pyvt.testing.model_cases import FAR_POSITIONS, ModelCase
+from pyvt.weights.gguf_names import gguf_name
+from pyvt.weights.resolve import open_model
+from pyvt.worker.kv_cache import allocate_kv_cache
+
+Array = np.ndarray[Any, Any]
+Prompt = tuple[Array, Array]
+_BLOCK_SIZE = 4
+
+
+def write_case(
+    case: ModelCase, folder: Path, *, kind: str = "safetensors", dtype: DType = F32, parts: int = 1
+) -> Path:
+    """Write the checkpoint of a case and return its path.
+
+    Args:
+        case: the model.
+        folder: made where it is missing.
+        kind: ``safetensors`` or ``gguf``.
+        dtype: of the matrices in the file.
+        parts: shards or splits.
+    """
+    weights = {
+        name: array.astype(dtype.numpy) if array.ndim == 2 else array
+        for name, array in case.weights().items()
+    }
+    if kind == "safetensors":
+        return write_safetensors(folder, weights, case.config, shards=parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    architecture = case.config["model_type"]
+    config = ModelConfig.from_hf(case.config)
+    tensors: dict[str, Array] = {}
+    for name, array in weights.items():
+        stored = gguf_name(architecture, name)
+        assert stored is not None, f"{name}: has a name in GGUF"
+        tensors[stored] = _gguf_order(config, name, array)
+    if config.rope.rope_type == "llama3":
+        plain = config.rope.theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
+        divisors = plain / inverse_frequencies(config.rope)
+        tensors["rope_freqs.weight"] = divisors.astype(np.float32)
+    return write_gguf(folder / "model.gguf", gguf_metadata(config), tensors, splits=parts)
+
+
+def _gguf_order(config: ModelConfig, name: str, array: Array) -> Array:
+    if config.family == "llama" and ".q_proj." in name:
+        return permute_qk_rows(array, config.num_heads)
+    if config.family == "llama" and ".k_proj." in name:
+        return permute_qk_rows(array, config.num_kv_heads)
+    return array
+
+
+def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
+    """Return the metadata that a converter writes for a config."""
+    rope = config.rope
+    keys: dict[str, Any] = {
+        "block_count": config.num_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_heads,
+        "attention.head_count_kv": config.num_kv_heads,
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.dimension_count": rope.rotary_dim,
+        "rope.freq_base": rope.theta,
+    }
+    if rope.rope_type in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": rope.rope_type, "rope.scaling.factor": rope.factor}
+    if rope.rope_type == "yarn":
+        keys["rope.scaling.original_context_length"] = rope.original_max_position_embeddings
+    return {"general.architecture": config.family} | {
+        f"{config.family}.{name}": value for name, value in keys.items()
+    }
+
+
+def load_case(
+    path: Path, *, dtype: DType = F32, expand: str = "always", act: str = "none"
+) -> LoadedModel:
+    """Load a checkpoint of ``write_case``, for positions up to the largest of a case's prompts."""
+    return load_model(
+        open_model(path), dtype=dtype, expand=expand, act=act, max_positions=max(FAR_POSITIONS) + 1
+    )
+
+
+def all_logits(
+    model: CausalLM, sequences: Sequence[Prompt], steps: Sequence[Sequence[int]] | None = None
+) -> list[Array]:
+    """Return the logits ``[T, V]`` of every position of each sequence, ``(ids, positions)``.
+
+    ``steps`` says how many tokens of each sequence a forward pass takes, pass by pass; without it
+    all tokens of all sequences run in one. Blocks of the KV cache are dealt in a mixed order.
+    """
+    lengths = [len(ids) for ids, _ in sequences]
+    steps = steps or [lengths]
+    width = cdiv(max(lengths), _BLOCK_SIZE)
+    num_blocks = width * len(sequences)
+    order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32)
+    tables = order.reshape(len(sequences), width)
+    cache = allocate_kv_cache(model.kv_cache_specs(), num_blocks, _BLOCK_SIZE)
+    done = [0] * len(sequences)
+    rows: list[list[Array]] = [[] for _ in sequences]
+    for step in steps:
+        taken = [i for i, count in enumerate(step) if count]
+        spans = [(i, done[i], done[i] + step[i]) for i in taken]
+        ids = np.concatenate([sequences[i][0][a:b] for i, a, b in spans])
+        positions = np.concatenate([sequences[i][1][a:b] for i, a, b in spans])
+        slots = [tables[i][np.arange(a, b) // _BLOCK_SIZE] for i, a, b in spans]
+        offsets = [np.arange(a, b) % _BLOCK_SIZE for _, a, b in spans]
+        batch = ForwardBatch(
+            num_tokens=len(ids),
+            num_reqs=len(taken),
+            max_seqlen_q=max(step),
+            max_seq_len=max(b for _, _, b in spans),
+            positions=positions.astype(np.int64),
+            slot_mapping=np.concatenate(slots).astype(np.int64) * _BLOCK_SIZE
+            + np.concatenate(offsets),
+            block_tables=tables[taken],
+            seq_lens=np.array([b for _, _, b in spans], np.int32),
+            cu_seqlens_q=np.cumsum([0, *(step[i] for i in taken)]).astype(np.int32),
+            logits_indices=np.arange(len(ids), dtype=np.int32),
+            kv_caches=cache.layers,
+        )
+        logits = model.compute_logits(model.forward(ids.astype(np.int64), batch))
+        for (i, a, b), part in zip(
+            spans, np.split(logits, batch.cu_seqlens_q[1:-1].tolist()), strict=True
+        ):
+            rows[i].append(part)
+            done[i] += b - a
+    return [np.concatenate(parts) for parts in rows]

@@ -1,0 +1,193 @@
+"""InputBatch: one persistent row for each request that the worker knows.
+
+A row holds what a step reads as arrays (tokens, blocks, sampling settings), so that preparing a
+step is a few array operations. A row is taken when a request is first sent and given back when it
+is finished or preempted.
+
+Dims: C rows, V vocabulary.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyvt.mathutil import cdiv
+from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput
+from pyvt.sampling_params import SamplingParams
+
+Array = np.ndarray[Any, Any]
+_SEED_MASK = 2**64 - 1
+
+
+@dataclass(slots=True, eq=False)
+class RequestRow:
+    """What is known of one request beside the arrays.
+
+    Attributes:
+        row: index of its row in the arrays of ``InputBatch``.
+        num_prompt_tokens: tokens before the first that was generated.
+        ending_ids: i64 ids that ``min_tokens`` keeps from being generated.
+        prompt_mask, output_counts: ``[V]`` bool and i32, None for a request without penalties.
+        bias_ids, bias_values: i64 and f32, empty without ``logit_bias``.
+        allowed_ids: i64, None where all are allowed.
+        banned_ids: i64.
+    """
+
+    request_id: str
+    row: int
+    params: SamplingParams
+    num_prompt_tokens: int
+    ending_ids: Array
+    bias_ids: Array
+    bias_values: Array
+    allowed_ids: Array | None
+    banned_ids: Array
+    prompt_mask: Array | None = None
+    output_counts: Array | None = None
+
+    @property
+    def has_processors(self) -> bool:
+        """Whether logits are changed before the most likely token is chosen."""
+        return bool(
+            self.output_counts is not None
+            or self.bias_ids.size
+            or self.allowed_ids is not None
+            or self.banned_ids.size
+            or self.params.min_tokens
+        )
+
+
+def _ids(values: Iterable[int]) -> Array:
+    return np.fromiter(values, np.int64)
+
+
+def _has_penalties(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1.0
+        or params.presence_penalty != 0.0
+        or params.frequency_penalty != 0.0
+    )
+
+
+class InputBatch:
+    """The rows of all requests that the worker knows.
+
+    Attributes:
+        token_ids: ``[C, max_model_len + 1]`` i64, prompt and generated tokens.
+        num_tokens: ``[C]`` i64, known tokens of a row.
+        num_computed_tokens: ``[C]`` i64, tokens whose K and V are in the cache.
+        block_tables: ``[C, max_blocks]`` i32.
+        num_blocks: ``[C]`` i64, used entries of a block table.
+        temperature, top_p, min_p, repetition, presence, frequency: ``[C]`` f64.
+        top_k: ``[C]`` i32.
+        seeds: ``[C]`` u64.
+    """
+
+    def __init__(
+        self, *, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.block_size = block_size
+        self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int64)
+        self.num_tokens = np.zeros(max_num_seqs, np.int64)
+        self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)
+        self.block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int32)
+        self.num_blocks = np.zeros(max_num_seqs, np.int64)
+        self.temperature = np.ones(max_num_seqs)
+        self.top_p = np.ones(max_num_seqs)
+        self.min_p = np.zeros(max_num_seqs)
+        self.repetition = np.ones(max_num_seqs)
+        self.presence = np.zeros(max_num_seqs)
+        self.frequency = np.zeros(max_num_seqs)
+        self.top_k = np.zeros(max_num_seqs, np.int32)
+        self.seeds = np.zeros(max_num_seqs, np.uint64)
+        self._requests: dict[str, RequestRow] = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def __getitem__(self, request_id: str) -> RequestRow:
+        return self._requests[request_id]
+
+    def update(self, output: SchedulerOutput) -> None:
+        """Forget, add and go on with requests as a step says."""
+        for request_id in output.finished_request_ids:
+            self.remove(request_id)
+        for new in output.new_requests:
+            self.add(new)
+        for cached in output.cached_requests:
+            self._continue(cached)
+
+    def add(self, new: NewRequestData) -> None:
+        """Take a row for a request."""
+        assert new.request_id not in self._requests, f"{new.request_id}: is added once"
+        row = self._free_rows.pop()
+        params = new.sampling_params
+        request = RequestRow(
+            request_id=new.request_id,
+            row=row,
+            params=params,
+            num_prompt_tokens=len(new.prompt_token_ids),
+            ending_ids=_ids({*new.eos_token_ids, *params.stop_token_ids}),
+            bias_ids=_ids(params.logit_bias or ()),
+            bias_values=np.array(list((params.logit_bias or {}).values()), np.float32),
+            allowed_ids=None
+            if params.allowed_token_ids is None
+            else _ids(params.allowed_token_ids),
+            banned_ids=_ids(params.banned_token_ids),
+        )
+        if _has_penalties(params):
+            prompt, output = list(new.prompt_token_ids), list(new.output_token_ids)
+            request.prompt_mask = np.zeros(self.vocab_size, np.bool_)
+            request.prompt_mask[prompt] = True
+            request.output_counts = np.zeros(self.vocab_size, np.int32)
+            np.add.at(request.output_counts, output, 1)
+        self._requests[new.request_id] = request
+        tokens = (*new.prompt_token_ids, *new.output_token_ids)
+        self.token_ids[row, : len(tokens)] = tokens
+        self.num_tokens[row] = len(tokens)
+        self.num_computed_tokens[row] = new.num_computed_tokens
+        self.num_blocks[row] = 0
+        self._append_blocks(row, new.block_ids[0])
+        self._set_sampling(row, params)
+
+    def _set_sampling(self, row: int, params: SamplingParams) -> None:
+        assert params.seed is not None, "the engine gives every request a seed"
+        self.temperature[row] = params.temperature
+        self.top_k[row] = min(params.top_k, self.vocab_size)
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.repetition[row] = params.repetition_penalty
+        self.presence[row] = params.presence_penalty
+        self.frequency[row] = params.frequency_penalty
+        self.seeds[row] = params.seed & _SEED_MASK
+
+    def _continue(self, cached: CachedRequestData) -> None:
+        row = self._requests[cached.request_id].row
+        self.num_computed_tokens[row] = cached.num_computed_tokens
+        if cached.new_block_ids:
+            self._append_blocks(row, cached.new_block_ids[0])
+
+    def _append_blocks(self, row: int, block_ids: tuple[int, ...]) -> None:
+        start = int(self.num_blocks[row])
+        self.block_tables[row, start : start + len(block_ids)] = block_ids
+        self.num_blocks[row] = start + len(block_ids)
+
+    def append_token(self, request: RequestRow, token_id: int) -> None:
+        """Append a sampled token to a row."""
+        self.token_ids[request.row, self.num_tokens[request.row]] = token_id
+        self.num_tokens[request.row] += 1
+        if request.output_counts is not None:
+            request.output_counts[token_id] += 1
+
+    def remove(self, request_id: str) -> None:
+        """Give back the row of a request; an unknown id is no error."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self._free_rows.append(request.row)

@@ -1,0 +1,55 @@
+"""ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
+
+import numpy as np
+
+from pyvt.config import EngineConfig
+from pyvt.errors import ConfigError
+from pyvt.messages import ModelRunnerOutput, SchedulerOutput
+from pyvt.models.base import CausalLM
+from pyvt.worker.input_batch import InputBatch
+from pyvt.worker.kv_cache import KVCache
+from pyvt.worker.prepare_inputs import prepare_inputs
+from pyvt.worker.sampler import sample
+
+
+class ModelRunner:
+    """Runs a model over the rows of all requests; owns the rows and the KV cache."""
+
+    def __init__(self, model: CausalLM, kv_cache: KVCache, config: EngineConfig) -> None:
+        """``config`` is resolved: its ``max_model_len`` is a number."""
+        if config.max_model_len == "auto":
+            raise ConfigError(
+                "[worker] max_model_len: expected a number, got 'auto'; resolve the config first",
+                field="max_model_len",
+            )
+        self.model = model
+        self.kv_cache = kv_cache
+        self.rows = InputBatch(
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=config.max_model_len,
+            block_size=kv_cache.block_size,
+            vocab_size=model.config.vocab_size,
+        )
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Update the rows, run the step's tokens, and sample for requests that are up to date.
+
+        Called once a step by the engine. A request whose logits are not finite, or that no token is
+        allowed for, comes back as an error; the others are not touched by it.
+        """
+        self.rows.update(output)
+        if not output.num_scheduled_tokens:
+            return ModelRunnerOutput(sampled_token_ids={})
+        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
+        hidden = self.model.forward(step.input_ids, step.batch)
+        if not step.sampled:
+            return ModelRunnerOutput(sampled_token_ids={})
+        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
+        sampled = sample(logits, step.sampled, self.rows)
+        for request_id, token_id in sampled.token_ids.items():
+            self.rows.append_token(self.rows[request_id], token_id)
+        return ModelRunnerOutput(
+            sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
+            logprobs={k: (v,) for k, v in sampled.logprobs.items()},
+            errors=sampled.errors,
+        )

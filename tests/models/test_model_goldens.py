@@ -1,0 +1,165 @@
+"""Whole tiny models against transformers, and against themselves cut differently."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyvt.models.registry import LoadedModel
+from pyvt.tensor.dtype import BF16, F16, F32, F64, DType
+from pyvt.testing.model_cases import (
+    MODEL_CASES,
+    MODEL_CASES_BY_NAME,
+    ModelCase,
+    ModelGolden,
+    read_model_goldens,
+    weights_sha256,
+)
+from pyvt.testing.model_runs import all_logits, load_case, write_case
+from pyvt.testing.tolerance import compare
+
+GOLDENS = list(read_model_goldens(Path(__file__).parents[2] / "parity" / "goldens"))
+BY_CASE = [pytest.param(golden, id=golden.case) for golden in GOLDENS]
+GGUF_CASES = [
+    pytest.param(case, id=case.name)
+    for case in MODEL_CASES
+    if not case.has_window and case.config["rope_parameters"].get("truncate", True)
+]
+Load = Callable[..., LoadedModel]
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    """Load the model of a case; files and models are kept for the module."""
+    root = tmp_path_factory.mktemp("models")
+
+    @cache
+    def path_of(name: str, **form: Any) -> Path:
+        folder = root / "-".join([name, *map(str, form.values())])
+        return write_case(MODEL_CASES_BY_NAME[name], folder, **form)
+
+    @cache
+    def loaded(name: str, dtype: DType = F32, expand: str = "always", **form: Any) -> LoadedModel:
+        return load_case(path_of(name, **form), dtype=dtype, expand=expand)
+
+    return loaded
+
+
+def test_every_case_has_a_golden_of_its_own_weights() -> None:
+    hashes = {case.name: weights_sha256(case.weights()) for case in MODEL_CASES}
+
+    assert {golden.case: golden.weights_sha256 for golden in GOLDENS} == hashes
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("prompt", ["short", "long"])
+@pytest.mark.parametrize("golden", BY_CASE)
+def test_logits_equal_transformers(
+    golden: ModelGolden, prompt: str, dtype: DType, load: Load
+) -> None:
+    ids, positions = MODEL_CASES_BY_NAME[golden.case].prompts()[prompt]
+    model = load(golden.case, dtype).model
+
+    (logits,) = all_logits(model, [(ids, positions)])
+
+    assert logits.dtype == dtype.numpy
+    difference = compare(logits, golden.arrays[f"{prompt}.{dtype.name}"], "model", dtype.name)
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("golden", [p for p in BY_CASE if "far.f64" in p.values[0].arrays])
+def test_logits_at_large_positions_equal_transformers(golden: ModelGolden, load: Load) -> None:
+    prompt = MODEL_CASES_BY_NAME[golden.case].prompts()["far"]
+    model = load(golden.case, F64).model
+
+    (logits,) = all_logits(model, [prompt])
+
+    difference = compare(logits, golden.arrays["far.f64"], "model_far", "f64")
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("name", ["llama_biases", "qwen3_window"])
+def test_logits_in_half_are_f32_and_near_the_truth(name: str, dtype: DType, load: Load) -> None:
+    golden = next(golden for golden in GOLDENS if golden.case == name)
+    prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
+    model = load(name, dtype).model
+
+    (logits,) = all_logits(model, [prompt])
+
+    assert logits.dtype == np.float32
+    difference = compare(logits, golden.arrays["long.f64"], "model", dtype.name)
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("steps", [[[1]] * 23, [[9], [14]], [[1], [21], [1]]], ids=len)
+@pytest.mark.parametrize("name", ["llama_llama3", "qwen3_yarn", "qwen3_window"])
+def test_prefill_equals_decode_and_split_prefill(
+    name: str, steps: list[list[int]], dtype: DType, load: Load
+) -> None:
+    prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
+    model = load(name, dtype).model
+
+    (whole,), (cut,) = all_logits(model, [prompt]), all_logits(model, [prompt], steps)
+
+    difference = compare(cut, whole, "model_self", dtype.name)
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("name", ["llama_mqa_three_layers", "qwen3_layer_types"])
+def test_a_batch_equals_each_request_alone(name: str, load: Load) -> None:
+    prompts = MODEL_CASES_BY_NAME[name].prompts()
+    short, long = prompts["short"], prompts["long"]
+    model = load(name, F64).model
+    alone = [all_logits(model, [prompt])[0] for prompt in (short, long, short)]
+    steps = [[12, 0, 5], [0, 9, 7], [0, 14, 0]]
+
+    together = all_logits(model, [short, long, short], steps)
+
+    for got, want in zip(together, alone, strict=True):
+        difference = compare(got, want, "model_self", "f64")
+        assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("case", GGUF_CASES)
+def test_gguf_export_equals_safetensors(case: ModelCase, load: Load) -> None:
+    prompt = case.prompts()["long"]
+
+    (stored,) = all_logits(load(case.name).model, [prompt])
+    (gguf,) = all_logits(load(case.name, kind="gguf").model, [prompt])
+
+    difference = compare(gguf, stored, "model_self", "f32")
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_half_weights_in_parts_give_the_same_expanded_or_as_stored(
+    kind: str, dtype: DType, load: Load, tmp_path: Path
+) -> None:
+    case = MODEL_CASES_BY_NAME["qwen3_tied"]
+    path = write_case(case, tmp_path, kind=kind, dtype=dtype, parts=3)
+    prompt = case.prompts()["long"]
+
+    (expanded,) = all_logits(load_case(path, expand="always").model, [prompt])
+    (as_stored,) = all_logits(load_case(path, expand="never").model, [prompt])
+
+    difference = compare(as_stored, expanded, "model_self", "f32")
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("wrong", [{"factor": 1.0}, {"rope_type": "default"}], ids=str)
+def test_a_lost_rope_scaling_is_seen(wrong: dict[str, Any], load: Load, tmp_path: Path) -> None:
+    """The comparison would fail for a model that ignores its llama3 block."""
+    case = MODEL_CASES_BY_NAME["llama_llama3"]
+    golden = next(golden for golden in GOLDENS if golden.case == case.name)
+    rope = case.config["rope_parameters"] | wrong
+    broken = ModelCase(case.name, case.config | {"rope_parameters": rope})
+
+    (logits,) = all_logits(load_case(write_case(broken, tmp_path)).model, [case.prompts()["long"]])
+
+    assert not compare(logits, golden.arrays["long.f32"], "model", "f32").is_within
