@@ -105,18 +105,29 @@ def load_case(
 def all_logits(
     model: CausalLM, sequences: Sequence[Prompt], steps: Sequence[Sequence[int]] | None = None
 ) -> list[Array]:
-    """Return the logits ``[T, V]`` of every position of each sequence, ``(ids, positions)``.
+    """Return the logits ``[T, V]`` of every position of each sequence; see ``all_hidden``."""
+    return [model.compute_logits(hidden) for hidden in all_hidden(model, sequences, steps)]
+
+
+def all_hidden(
+    model: CausalLM,
+    sequences: Sequence[Prompt],
+    steps: Sequence[Sequence[int]] | None = None,
+    *,
+    block_size: int = _BLOCK_SIZE,
+) -> list[Array]:
+    """Return the last hidden states ``[T, H]`` of each sequence, ``(ids, positions)``.
 
     ``steps`` says how many tokens of each sequence a forward pass takes, pass by pass; without it
     all tokens of all sequences run in one. Blocks of the KV cache are dealt in a mixed order.
     """
     lengths = [len(ids) for ids, _ in sequences]
     steps = steps or [lengths]
-    width = cdiv(max(lengths), _BLOCK_SIZE)
+    width = cdiv(max(lengths), block_size)
     num_blocks = width * len(sequences)
     order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32)
     tables = order.reshape(len(sequences), width)
-    cache = allocate_kv_cache(model.kv_cache_specs(), num_blocks, _BLOCK_SIZE)
+    cache = allocate_kv_cache(model.kv_cache_specs(), num_blocks, block_size)
     done = [0] * len(sequences)
     rows: list[list[Array]] = [[] for _ in sequences]
     for step in steps:
@@ -124,15 +135,15 @@ def all_logits(
         spans = [(i, done[i], done[i] + step[i]) for i in taken]
         ids = np.concatenate([sequences[i][0][a:b] for i, a, b in spans])
         positions = np.concatenate([sequences[i][1][a:b] for i, a, b in spans])
-        slots = [tables[i][np.arange(a, b) // _BLOCK_SIZE] for i, a, b in spans]
-        offsets = [np.arange(a, b) % _BLOCK_SIZE for _, a, b in spans]
+        slots = [tables[i][np.arange(a, b) // block_size] for i, a, b in spans]
+        offsets = [np.arange(a, b) % block_size for _, a, b in spans]
         batch = ForwardBatch(
             num_tokens=len(ids),
             num_reqs=len(taken),
             max_seqlen_q=max(step),
             max_seq_len=max(b for _, _, b in spans),
             positions=positions.astype(np.int64),
-            slot_mapping=np.concatenate(slots).astype(np.int64) * _BLOCK_SIZE
+            slot_mapping=np.concatenate(slots).astype(np.int64) * block_size
             + np.concatenate(offsets),
             block_tables=tables[taken],
             seq_lens=np.array([b for _, _, b in spans], np.int32),
@@ -140,9 +151,9 @@ def all_logits(
             logits_indices=np.arange(len(ids), dtype=np.int32),
             kv_caches=cache.layers,
         )
-        logits = model.compute_logits(model.forward(ids.astype(np.int64), batch))
+        hidden = model.forward(ids.astype(np.int64), batch)
         for (i, a, b), part in zip(
-            spans, np.split(logits, batch.cu_seqlens_q[1:-1].tolist()), strict=True
+            spans, np.split(hidden, batch.cu_seqlens_q[1:-1].tolist()), strict=True
         ):
             rows[i].append(part)
             done[i] += b - a

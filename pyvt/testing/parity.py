@@ -1,0 +1,317 @@
+"""``pyvt parity run``: every golden on a backend, with counts and measured errors.
+
+Sections, each a table row of ``SECTIONS``: ops, tiny models, greedy text of a real file, and rows
+for checkpoints that this checkout cannot bring. A section prints its lines and returns whether all
+is within its bounds.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from pyvt import hub
+from pyvt.config import CacheConfig, DeviceConfig, EngineConfig
+from pyvt.dispatch import use_backend
+from pyvt.engine.build import build_engine
+from pyvt.errors import ConfigError, did_you_mean
+from pyvt.llm import LLM
+from pyvt.models.registry import load_model
+from pyvt.sampling_params import SamplingParams
+from pyvt.tensor.dtype import F32, dtype_named
+from pyvt.testing.golden import Golden, read_op_goldens
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelGolden, read_model_goldens
+from pyvt.testing.model_runs import all_hidden, all_logits, load_case, write_case
+from pyvt.testing.op_cases import ALL_CASES, run_case
+from pyvt.testing.real_models import REAL_MODELS, run_real_model
+from pyvt.testing.text_parity import (
+    NOTHING_JUDGED,
+    POLICIES,
+    TextGolden,
+    TextVerdict,
+    judge,
+    read_text_goldens,
+)
+from pyvt.testing.tolerance import Difference, compare
+from pyvt.weights.resolve import open_model
+
+Print = Callable[[str], None]
+Array = np.ndarray[Any, Any]
+
+# A run with fewer goldens than this has lost some; an empty folder cannot pass.
+MIN_OP_GOLDENS = 1000
+MIN_MODEL_GOLDENS = 20
+MIN_TEXT_PROMPTS = 24
+# Greedy text that runs freely: one prompt may part where two tokens are equal to rounding.
+MAX_FREE_DIFFERENCES = 1
+TEXT_MODEL = "smollm2-135m"
+_TEXT_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run was asked for."""
+
+    goldens: Path
+    model: Path | None
+    real: Path | None
+    backend: str
+    print: Print
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """The measured errors of one op in one dtype."""
+
+    op: str
+    dtype: str
+    num_goldens: int
+    max_error: float
+    share_of_bound: float
+    num_failed: int
+
+
+def judge_op(golden: Golden) -> Difference:
+    """Run the case of a golden and return the largest difference of its outputs."""
+    case = next(c for c in ALL_CASES if c.op == golden.op and c.case_id == golden.case_id)
+    got = run_case(case, golden.inputs)
+    differences = [
+        compare(got[name], want, case.op_class, golden.dtype)
+        for name, want in golden.outputs.items()
+    ]
+    return max(differences, key=lambda d: (not d.is_within, d.share_of_bound))
+
+
+def op_rows(goldens: Iterable[Golden]) -> list[OpRow]:
+    """Return one row for each op and dtype, in the order of their names."""
+    found: dict[tuple[str, str], list[Difference]] = {}
+    for golden in goldens:
+        found.setdefault((golden.op, golden.dtype), []).append(judge_op(golden))
+    return [
+        OpRow(
+            op=op,
+            dtype=dtype,
+            num_goldens=len(differences),
+            max_error=max(d.max_error for d in differences),
+            share_of_bound=max(d.share_of_bound for d in differences),
+            num_failed=sum(not d.is_within for d in differences),
+        )
+        for (op, dtype), differences in sorted(found.items())
+    ]
+
+
+def _run_ops(run: Run) -> bool:
+    rows = op_rows(read_op_goldens(run.goldens))
+    for row in rows:
+        if row.num_failed:
+            run.print(f"  FAIL {row.op} {row.dtype}: {row.num_failed} of {row.num_goldens}")
+    count = sum(row.num_goldens for row in rows)
+    failed = sum(row.num_failed for row in rows)
+    num_ops = len({row.op for row in rows})
+    run.print(
+        f"ops: {count - failed} of {count} goldens of {num_ops} ops within tolerance "
+        f"(at least {MIN_OP_GOLDENS} expected)"
+    )
+    return failed == 0 and count >= MIN_OP_GOLDENS
+
+
+def _judge_model(golden: ModelGolden, folder: Path, dtype: str) -> Difference:
+    case = MODEL_CASES_BY_NAME[golden.case]
+    path = write_case(case, folder / golden.case)
+    loaded = load_case(path, dtype=dtype_named(dtype))
+    differences = [
+        compare(all_logits(loaded.model, [case.prompts()[name]])[0], want, "model", dtype)
+        for name, want in ((n, golden.arrays[f"{n}.{dtype}"]) for n in ("short", "long"))
+    ]
+    return max(differences, key=lambda d: (not d.is_within, d.share_of_bound))
+
+
+def _run_models(run: Run) -> bool:
+    goldens = list(read_model_goldens(run.goldens))
+    is_good = len(goldens) >= MIN_MODEL_GOLDENS
+    with TemporaryDirectory() as folder:
+        for dtype in ("f32", "f64"):
+            differences = {g.case: _judge_model(g, Path(folder), dtype) for g in goldens}
+            failed = [name for name, d in differences.items() if not d.is_within]
+            worst = max(d.max_error for d in differences.values())
+            run.print(
+                f"models {dtype}: {len(goldens) - len(failed)} of {len(goldens)} tiny models "
+                f"equal transformers, largest logit error {worst:.1e}"
+            )
+            for name in failed:
+                run.print(f"  FAIL {name}: {differences[name].reason}")
+            is_good &= not failed
+    return is_good
+
+
+def forced_verdicts(path: Path, goldens: Iterable[TextGolden]) -> dict[str, TextVerdict]:
+    """Return, for each oracle, the verdict on all prompts: its tokens fed in one prefill each."""
+    files = open_model(path)
+    longest = 0
+    prompts = list(goldens)
+    longest = max(len(golden.forced_ids) for golden in prompts)
+    loaded = load_model(files, dtype=F32, expand="always", max_positions=longest)
+    files.close()
+    verdicts: dict[str, TextVerdict] = {}
+    for golden in prompts:
+        ids = np.array(golden.forced_ids)
+        (hidden,) = all_hidden(
+            loaded.model, [(ids, np.arange(len(ids)))], block_size=_TEXT_BLOCK_SIZE
+        )
+        logits = loaded.model.compute_logits(hidden[-len(golden.token_ids) :])
+        verdict = verdicts.get(golden.oracle, NOTHING_JUDGED)
+        verdicts[golden.oracle] = verdict + judge(golden, logits)
+    return verdicts
+
+
+def text_engine(path: Path, backend: str) -> LLM:
+    """Return an engine for the file, with room for the prompts of the text goldens."""
+    config = EngineConfig(
+        model=str(path),
+        max_model_len=1024,
+        cache=CacheConfig(num_blocks=MIN_TEXT_PROMPTS * 64),
+        device=DeviceConfig(backend=backend, dtype="f32"),
+    )
+    return LLM.from_engine(build_engine(config))
+
+
+def free_differences(llm: LLM, goldens: Iterable[TextGolden]) -> list[str]:
+    """Return the prompts whose greedy text, all run in one batch, is not the oracle's."""
+    prompts = list(goldens)
+    params = [SamplingParams(temperature=0, max_tokens=len(g.token_ids)) for g in prompts]
+    outputs = llm.generate([list(g.prompt_ids) for g in prompts], params)
+    return [
+        golden.prompt_id
+        for golden, output in zip(prompts, outputs, strict=True)
+        if tuple(output.outputs[0].token_ids) != golden.token_ids
+    ]
+
+
+def unequal_prompt_ids(llm: LLM, goldens: Iterable[TextGolden], texts: dict[str, str]) -> list[str]:
+    """Return the prompts that our tokenizer cuts otherwise than the oracle's."""
+    return [
+        golden.prompt_id
+        for golden in goldens
+        if tuple(llm.tokenizer.encode(texts[golden.prompt_id], add_special_tokens=False))
+        != golden.prompt_ids
+    ]
+
+
+def read_prompts(goldens: Path) -> dict[str, str]:
+    """Return the texts of the 24 prompts by id; they lie beside the folder of goldens."""
+    prompts = json.loads((goldens.parent / "prompts" / "text24.json").read_text())
+    return {prompt["id"]: prompt["text"] for prompt in prompts}
+
+
+def _run_text(run: Run) -> bool:
+    path = run.model or hub.locate(TEXT_MODEL)
+    if path is None:
+        run.print(f"text: NOT_RUN_ARTIFACT, run `pyvt pull {TEXT_MODEL}` first")
+        return True
+    goldens = list(read_text_goldens(run.goldens, path.stem.lower()))
+    is_good = True
+    for oracle, verdict in forced_verdicts(path, goldens).items():
+        problems = verdict.problems(POLICIES[oracle])
+        num_prompts = sum(golden.oracle == oracle for golden in goldens)
+        worst = max(verdict.gaps, default=0.0)
+        run.print(
+            f"text {path.stem} against {oracle}: {num_prompts} prompts, "
+            f"{verdict.num_positions} positions, {len(verdict.gaps)} differ "
+            f"(worst {worst:.4f} nat)" + "".join(f", FAIL {problem}" for problem in problems)
+        )
+        is_good &= not problems and num_prompts >= MIN_TEXT_PROMPTS
+    llm = text_engine(path, run.backend)
+    exact = [golden for golden in goldens if golden.oracle == "transformers"]
+    parted = free_differences(llm, exact)
+    cut = unequal_prompt_ids(
+        llm, (g for g in goldens if g.oracle == "llama.cpp"), read_prompts(run.goldens)
+    )
+    run.print(
+        f"text {path.stem}: free-running text equals transformers on "
+        f"{len(exact) - len(parted)} of {len(exact)} prompts; prompt ids equal llama.cpp's on "
+        f"{len(exact) - len(cut)} of {len(exact)}"
+    )
+    return is_good and len(parted) <= MAX_FREE_DIFFERENCES and not cut
+
+
+def _run_real(run: Run) -> bool:
+    return all([run_real_model(row, run.real, run.backend, run.print) for row in REAL_MODELS])
+
+
+SECTIONS: dict[str, Callable[[Run], bool]] = {
+    "ops": _run_ops,
+    "models": _run_models,
+    "text": _run_text,
+    "real": _run_real,
+}
+
+
+def run_parity(
+    goldens: Path,
+    *,
+    model: Path | None = None,
+    real: Path | None = None,
+    backend: str = "numpy",
+    only: str | None = None,
+    print: Print,
+) -> int:
+    """Run the sections and return the exit code: 0 where all is within its bounds, else 1.
+
+    Args:
+        goldens: folder of goldens, ``parity/goldens`` of a checkout.
+        model: the file of the text goldens; None takes the pulled one.
+        real: folder with real checkpoints, one subfolder each.
+        backend: the host backend that computes.
+        only: name of one section; None runs all.
+        print: takes each line.
+
+    Raises:
+        ConfigError: ``only`` is no section, or the backend is not loaded.
+        CheckpointError: the folder of goldens is missing or damaged.
+    """
+    if only is not None and only not in SECTIONS:
+        hint = did_you_mean(only, SECTIONS)
+        raise ConfigError(f"[parity] only: {only!r} is unknown; {hint}", field="only")
+    use_backend(backend)
+    run = Run(goldens=goldens, model=model, real=real, backend=backend, print=print)
+    chosen = [only] if only else list(SECTIONS)
+    verdicts = {name: SECTIONS[name](run) for name in chosen}
+    failed = [name for name, is_good in verdicts.items() if not is_good]
+    print(f"parity: {'FAIL ' + ', '.join(failed) if failed else 'PASS'}")
+    return 1 if failed else 0
+
+
+DUMPERS = {"ops": "dump_ops.py", "models": "dump_model.py", "text": "dump_text.py"}
+
+
+def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
+    """Run the dumpers of this checkout with another Python, one that has the oracles.
+
+    Args:
+        python: path of the interpreter.
+        what: a dumper's name (``ops``, ``models``, ``text``) and its arguments; none runs the
+            first two, which need no argument.
+        print: takes each line.
+
+    Raises ConfigError outside a checkout or for an unknown dumper.
+    """
+    name, *arguments = what or ("ops",)
+    if name not in DUMPERS:
+        raise ConfigError(f"[parity] dump: {name!r} is unknown; {did_you_mean(name, DUMPERS)}")
+    folder = Path("parity")
+    if not (folder / DUMPERS[name]).is_file():
+        raise ConfigError("[parity] dump: expected to run at the root of a checkout")
+    commands = [[DUMPERS[name], *arguments]] if what else [[DUMPERS[n]] for n in ("ops", "models")]
+    for script, *rest in commands:
+        print(f"{python} parity/{script} {' '.join(rest)}")
+        done = subprocess.run(
+            [python, str(folder / script), *rest], env={"PYTHONPATH": "."}, check=False
+        )
+        if done.returncode:
+            return 1
+    return 0
