@@ -27,7 +27,7 @@ class DeviceConfig:
     expand: str = field(
         default="auto",
         metadata={
-            "help": "widen packed weights once at load; auto: on the reference, where memory allows",
+            "help": "widen packed weights at load; auto: on the reference, where memory allows",
             "choices": EXPAND_MODES,
         },
     )

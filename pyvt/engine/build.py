@@ -234,7 +234,7 @@ def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> I
 
 
 def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
-    """Return an estimate of the arrays of the largest step, temporaries of the reference included."""
+    """Return an estimate of the arrays of the largest step, with temporaries."""
     heads = (shape.num_heads * 2 + shape.num_kv_heads * 2) * shape.head_dim
     per_token = 4 * shape.hidden_size + heads + 3 * shape.intermediate_size
     per_row = 4 * shape.vocab_size

@@ -1,0 +1,218 @@
+"""Engines over real models: a tiny random one, and SmolLM2 answering in English."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyvt.config import engine_config
+from pyvt.engine.build import build_engine, plan
+from pyvt.errors import CheckpointError, ConfigError, RequestError
+from pyvt.llm import LLM
+from pyvt.sampling_params import SamplingParams
+from pyvt.weights.resolve import open_model
+from tests.engine.tiny_model import CONFIG, EOS_TEXT, write_tiny_model
+
+MIB = 2**20
+PROMPTS = ["hello", "a much longer prompt that is cut into chunks", "x", "漢字と emoji 😀"]
+GREEDY = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+SEEDED = [SamplingParams(max_tokens=16, seed=n, top_p=0.95, ignore_eos=True) for n in range(4)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def tokens(llm: LLM, prompts: Any, params: Any) -> list[tuple[int, ...]]:
+    return [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+
+
+@pytest.fixture(scope="module")
+def solo(tiny: Path) -> dict[str, list[tuple[int, ...]]]:
+    """Tokens of each prompt run alone."""
+    llm = LLM(str(tiny))
+    return {
+        "greedy": [tokens(llm, prompt, GREEDY)[0] for prompt in PROMPTS],
+        "seeded": [
+            tokens(llm, prompt, params)[0] for prompt, params in zip(PROMPTS, SEEDED, strict=True)
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="batch"),
+        pytest.param({"max_prefill_chunk": 3}, id="chunks"),
+        pytest.param({"max_num_batched_tokens": 5, "max_num_seqs": 4}, id="small-budget"),
+        pytest.param({"max_num_seqs": 1}, id="one-row"),
+        pytest.param({"num_blocks": 20, "block_size": 4, "max_model_len": 80}, id="preemption"),
+        pytest.param({"block_size": 1}, id="blocks-of-one"),
+    ],
+)
+def test_engine_tokens_are_those_of_a_run_alone(
+    tiny: Path, solo: dict[str, list[tuple[int, ...]]], settings: dict[str, Any]
+) -> None:
+    llm = LLM(str(tiny), **settings)
+
+    assert tokens(llm, PROMPTS, GREEDY) == solo["greedy"]
+    assert tokens(llm, PROMPTS, SEEDED) == solo["seeded"]
+    llm.engine.core.scheduler.check_integrity()
+
+
+def test_engine_preemption_case_does_preempt(tiny: Path) -> None:
+    llm = LLM(str(tiny), num_blocks=20, block_size=4, max_model_len=80)
+
+    tokens(llm, PROMPTS, GREEDY)
+
+    assert llm.engine.core.scheduler.stats().num_preemptions > 0
+
+
+def test_engine_same_seed_same_tokens_and_other_seed_others(tiny: Path) -> None:
+    llm = LLM(str(tiny))
+    one, same, other = (SamplingParams(max_tokens=12, seed=s, ignore_eos=True) for s in (7, 7, 8))
+
+    first, second, third = tokens(llm, ["hi"] * 3, [one, same, other])
+
+    assert first == second != third
+
+
+def test_engine_stream_equals_generate(tiny: Path) -> None:
+    llm = LLM(str(tiny))
+
+    pieces = [piece.outputs[0] for piece in llm.stream("hello", GREEDY)]
+
+    whole = llm.generate("hello", GREEDY)[0].outputs[0]
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert sum((piece.token_ids for piece in pieces), ()) == whole.token_ids
+
+
+def test_engine_chat_uses_the_models_template(tiny: Path) -> None:
+    output = LLM(str(tiny)).chat([{"role": "user", "content": "hi"}], GREEDY)[0]
+
+    assert output.prompt == "[user]hi[assistant]"
+
+
+def test_engine_logits_not_finite_end_the_request_with_an_error(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", spoiled="model.norm.weight")
+    llm = LLM(str(folder))
+
+    output = llm.generate("hi", GREEDY)[0]
+
+    assert output.outputs[0].finish_reason == "error"
+    assert "finite" in str(output.error)
+
+
+def test_engine_limits_are_the_unions_of_all_files(tiny: Path) -> None:
+    """End ids of config.json and tokenizer; padding rows of the head are no tokens."""
+    processor = build_engine(engine_config(str(tiny))).input_processor
+    eos_id = processor.tokenizer.encode(EOS_TEXT)[0]
+
+    assert processor.limits.eos_token_ids == {CONFIG["eos_token_id"], eos_id}
+    assert processor.limits.vocab_size == 258
+    assert processor.limits.max_model_len == 128
+
+
+def test_engine_padding_row_as_prompt_is_refused(tiny: Path) -> None:
+    with pytest.raises(RequestError, match="from 0 up to 257"):
+        LLM(str(tiny)).generate([1, 258], GREEDY)
+
+
+def test_build_reports_progress_to_the_end(tiny: Path) -> None:
+    calls: list[tuple[int, int]] = []
+
+    engine = build_engine(engine_config(str(tiny)), progress=lambda *sizes: calls.append(sizes))
+
+    assert calls[0][0] == 0
+    assert calls[-1][0] == calls[-1][1] > 0
+    assert engine.model_load_ms > 0
+
+
+def test_build_without_tokenizer_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", has_tokenizer=False)
+
+    with pytest.raises(CheckpointError, match=r"expected tokenizer\.json"):
+        LLM(str(folder))
+
+
+def test_build_sampling_defaults_are_the_models(tmp_path: Path) -> None:
+    asked = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    folder = write_tiny_model(tmp_path / "model", generation_config=asked)
+
+    params = LLM(str(folder)).engine.default_params
+
+    assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
+
+
+def test_build_impossible_sampling_default_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", generation_config={"top_p": 7.0})
+
+    with pytest.raises(ConfigError, match="top_p"):
+        LLM(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "max_model_len"),
+    [pytest.param(90, 128, id="small"), pytest.param(20_000, 128, id="large")],
+)
+def test_plan_uses_what_fits(tiny: Path, free_mib: int, max_model_len: int) -> None:
+    planned = plan(engine_config(str(tiny)), open_model(tiny), free_bytes=free_mib * MIB)
+
+    assert planned.config.max_model_len == max_model_len
+    needed = planned.weight_bytes + planned.activation_bytes + planned.kv_bytes
+    assert 0 < needed <= planned.free_bytes
+    assert "max_model_len=128" in planned.summary()
+
+
+@pytest.mark.parametrize("free_mib", [0, 10])
+def test_plan_without_room_says_what_lacks_and_what_to_do(tiny: Path, free_mib: int) -> None:
+    with pytest.raises(ConfigError, match="MiB too little; lower max_model_len, raise"):
+        plan(engine_config(str(tiny)), open_model(tiny), free_bytes=free_mib * MIB)
+
+
+def test_plan_given_blocks_need_no_free_memory(tiny: Path) -> None:
+    planned = plan(engine_config(str(tiny), num_blocks=4), open_model(tiny), free_bytes=0)
+
+    assert (planned.config.cache.num_blocks, planned.config.max_model_len) == (4, 64)
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path: Path) -> LLM:
+    return LLM(str(smollm2_path), max_model_len=512)
+
+
+def test_smollm2_answers_a_question(smollm2: LLM) -> None:
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+
+    output = smollm2.chat(question, SamplingParams(max_tokens=20, temperature=0))[0]
+
+    assert output.outputs[0].text == "The capital of France is Paris."
+    assert output.outputs[0].finish_reason == "stop"
+    assert output.metrics.ttft_ms is not None
+
+
+def test_smollm2_batch_of_texts_equals_each_alone(smollm2: LLM) -> None:
+    prompts = ["def fibonacci(n):", "The sun rises in the"]
+    params = SamplingParams(max_tokens=8, temperature=0)
+
+    together = smollm2.generate(prompts, params)
+
+    texts = [output.outputs[0].text for output in together]
+    assert texts == ["\n    if n == 0:\n", " sky, casting a golden glow over the"]
+    alone = [smollm2.generate(prompt, params)[0].outputs[0].text for prompt in prompts]
+    assert texts == alone
+
+
+def test_smollm2_stop_string_and_logprobs(smollm2: LLM) -> None:
+    params = SamplingParams(max_tokens=20, temperature=0, stop=[" is"], logprobs=3)
+
+    completion = smollm2.chat(
+        [{"role": "user", "content": "What is the capital of France?"}], params
+    )[0].outputs[0]
+
+    assert completion.text == "The capital of France"
+    assert completion.stop_reason == " is"
+    assert completion.logprobs is not None
+    assert [position.rank for position in completion.logprobs] == [1] * len(completion.token_ids)
+    assert completion.logprobs[0].top[0].text == "The"
