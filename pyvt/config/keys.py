@@ -54,6 +54,13 @@ class Keys:
             raise self.error(name, f"an integer from 1 to {limit}", value)
         return value
 
+    def even_size(self, name: str, default: int) -> int:
+        """Return an even integer of at least two."""
+        value = self.size(name, default)
+        if value % 2:
+            raise self.error(name, "an even number", value)
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         """Return a finite number above zero; a key without a default is required."""
         value = float(self._of(name, default, (int, float), "a number above 0"))

@@ -110,10 +110,6 @@ class ModelConfig:
                 f"{self.num_heads}, got {self.num_kv_heads}",
                 field="num_key_value_heads",
             )
-        if self.head_dim % 2:
-            raise ConfigError(
-                f"[model] head_dim: expected an even number, got {self.head_dim}", field="head_dim"
-            )
         if self.rope.rotary_dim > self.head_dim:
             raise ConfigError(
                 f"[model] rotary_dim: expected at most head_dim={self.head_dim}, "
@@ -166,7 +162,7 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         raise keys.error(
             "num_attention_heads", f"a divisor of hidden_size={hidden_size}", num_heads
         )
-    head_dim = keys.size("head_dim", head_dim or hidden_size // num_heads)
+    head_dim = keys.even_size("head_dim", head_dim or hidden_size // num_heads)
     num_layers = keys.size("num_hidden_layers", limit=_MAX_LAYERS)
     max_positions = keys.size("max_position_embeddings", 2048 if family.name == "llama" else 32768)
     generation = Keys("generation_config.json", generation_config)
@@ -286,7 +282,7 @@ def _from_gguf(
     num_layers = keys.size("block_count", limit=_MAX_LAYERS)
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
-    head_dim = keys.size("attention.key_length", hidden_size // num_heads)
+    head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise keys.error(
             "attention.value_length",

@@ -118,7 +118,8 @@ def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Arra
         return 0.3 * values
     if name in ("lm_head.weight", "model.embed_tokens.weight"):
         return 0.25 * values
-    return values * 1.2 / np.sqrt(shape[1])
+    scaled: Array = values * 1.2 / np.sqrt(shape[1])
+    return scaled
 
 
 def weights_sha256(weights: Arrays) -> str:
