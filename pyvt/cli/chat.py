@@ -18,10 +18,13 @@ from pyvt.cli.session import (
     sampling_options,
 )
 from pyvt.cli.terminal import say, write_text
-from pyvt.errors import EngineDeadError, PyvtError
+from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.hub import storage
+from pyvt.sampling_params import SamplingParams
 
-DEFAULTS = {"max_tokens": 1024}
+MAX_TOKENS = 1024
+TEMPERATURE = 0.7
+DEFAULTS = {"max_tokens": MAX_TOKENS, "temperature": f"the model's own, else {TEMPERATURE}"}
 PROMPT = ">>> "
 MORE = "... "
 QUOTES = '"""'
@@ -39,12 +42,17 @@ A line that ends with \\ goes on; lines between \"\"\" and \"\"\" are one messag
 @model_options
 @sampling_options(DEFAULTS)
 def chat(system: str | None, **options: Any) -> None:
-    """Talk with a model. Sampling is the model's own unless an option says otherwise.
+    """Talk with a model. Sampling is what the model's own config asks for, unless an option says.
 
     Ctrl-C stops the answer, not the program; /help lists what a line may be. Lines that are piped
     in are taken one by one.
     """
     session = open_session(options)
+    if not session.has_chat_template:
+        raise RequestError(
+            f"[chat] {session.name}: expected a model with a chat template, got none; "
+            "complete text with pyvt generate --raw"
+        )
     conversation = Conversation(session, given(options, SAMPLING_FIELDS), system)
     is_terminal = sys.stdin.isatty()
     if is_terminal:
@@ -65,7 +73,10 @@ class Conversation:
 
     def __init__(self, session: Session, settings: dict[str, Any], system: str | None) -> None:
         self.session = session
-        self.params = replace(session.llm.engine.default_params, **settings)
+        own = session.llm.engine.default_params
+        if own == SamplingParams():
+            own = replace(own, temperature=TEMPERATURE)
+        self.params = replace(own, **settings)
         self.system = system
         self.messages: list[Message] = []
 
@@ -75,7 +86,7 @@ class Conversation:
         message = {"role": "user", "content": text}
         messages = [*start, *self.messages, message]
         try:
-            answer = self.session.stream(messages, self.params, DEFAULTS["max_tokens"], write_text)
+            answer = self.session.stream(messages, self.params, MAX_TOKENS, write_text)
         except EngineDeadError:
             raise
         except PyvtError as error:

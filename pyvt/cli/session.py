@@ -1,7 +1,6 @@
 """A loaded model behind a command: how it is opened, and how one answer is streamed."""
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -77,11 +76,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A loaded model, the name that the user gave it, and how long it took to load."""
+    """A loaded model and the name that the user gave it."""
 
     llm: LLM
     name: str
-    model_load_ms: float
 
     @property
     def has_chat_template(self) -> bool:
@@ -137,7 +135,7 @@ class Session:
     def _metrics(self, answer: Answer) -> dict[str, float | int | None]:
         metrics = answer.metrics or RequestMetrics(arrival_s=0.0, num_prompt_tokens=0)
         return {
-            "model_load_ms": _rounded(self.model_load_ms),
+            "model_load_ms": _rounded(self.llm.engine.model_load_ms),
             "prompt_tokens": metrics.num_prompt_tokens,
             "new_tokens": len(answer.token_ids),
             "prefill_ms": _rounded(metrics.prefill_ms),
@@ -152,10 +150,9 @@ def open_session(options: Mapping[str, Any]) -> Session:
     name = options["model"]
     path = model_path(name)
     settings = given(options, (*ENGINE_FIELDS, *DEVICE_FIELDS))
-    start_s = time.perf_counter()
     with loading(name) as progress:
         engine = build_engine(engine_config(str(path), **settings), progress=progress)
-    return Session(LLM.from_engine(engine), name, (time.perf_counter() - start_s) * 1000.0)
+    return Session(LLM.from_engine(engine), name)
 
 
 @dataclass(slots=True)

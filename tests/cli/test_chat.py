@@ -93,7 +93,7 @@ def test_chat_ctrl_c_twice_forgets_the_message_and_goes_on(
 def test_chat_message_that_does_not_fit_is_dropped(
     run_command: RunCommand, use_engine: UseEngine, model: str
 ) -> None:
-    build = use_engine(["Yes."], max_model_len=60)
+    build = use_engine(["refused", "Yes."], max_model_len=60)
 
     result = run_command("chat", "-m", model, stdin=b"x" * 100 + b"\nshort\n")
 
@@ -111,3 +111,14 @@ def test_chat_answer_that_was_cut_says_so(
 
     assert result.out == "a long\n"
     assert "cut" in result.err
+
+
+def test_chat_with_a_model_without_a_template_is_refused(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    use_engine(has_template=False)
+
+    result = run_command("chat", "-m", model, stdin=b"x\n")
+
+    assert result.code == 2
+    assert "pyvt generate --raw" in result.err
