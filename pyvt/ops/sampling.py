@@ -291,8 +291,11 @@ def _random_sample(out: Array, logits: Array, seeds: Array, positions: Array) ->
             out[r] = NO_TOKEN
             continue
         ids = np.flatnonzero(row >= best - _NOISE_SPAN)
-        noise = -np.log(-np.log(uniforms(states[r : r + 1], ids)))
-        out[r] = ids[np.argmax(row[ids].astype(np.float64) + noise)]
+        waits = uniforms(states[r : r + 1], ids)
+        np.log(waits, out=waits)
+        np.negative(waits, out=waits)
+        np.log(waits, out=waits)
+        out[r] = ids[np.argmax(row[ids] - waits)]
 
 
 def _check_vocab(check: Check, logits: Array) -> None:

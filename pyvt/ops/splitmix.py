@@ -20,10 +20,12 @@ _ONE = np.uint64(1)
 
 
 def _mix(z: Array) -> Array:
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
-    mixed: Array = z ^ (z >> np.uint64(31))
-    return mixed
+    z = z ^ (z >> np.uint64(30))
+    z *= _MIX_1
+    z ^= z >> np.uint64(27)
+    z *= _MIX_2
+    z ^= z >> np.uint64(31)
+    return z
 
 
 def splitmix64(state: Array, index: Array) -> Array:

@@ -190,13 +190,16 @@ def test_paged_attention_ignores_keys_that_a_query_may_not_see(
 
 
 def test_paged_attention_reads_no_block_before_the_window() -> None:
-    call = make_call(5, [2], [14])
-    want = ops.paged_attention(**call, window=4)
+    """The query at 12 sees keys from 8 on with a window of 5, from 7 on with one of 6."""
+    call = make_call(5, [2], [12])
+    want = ops.paged_attention(**call, window=5)
 
     call["block_tables"][0, :2] = -1
-    got = ops.paged_attention(**call, window=4)
+    got = ops.paged_attention(**call, window=5)
 
     np.testing.assert_array_equal(got, want)
+    with pytest.raises(ShapeError, match=r"block_tables: .* got -1"):
+        ops.paged_attention(**call, window=6)
 
 
 def test_paged_attention_reads_a_layer_of_a_larger_cache() -> None:
