@@ -85,12 +85,12 @@ class Check:
                 f"got {array.shape}"
             )
 
-    def index(self, name: str, array: Any, size: int) -> None:
-        """Check that every value of an index array on the host lies in ``[0, size)``."""
+    def index(self, name: str, array: Any, size: int, *, low: int = 0) -> None:
+        """Check that every value of an index array on the host lies in ``[low, size)``."""
         if isinstance(array, np.ndarray) and array.size:
             for value in (int(array.min()), int(array.max())):
-                if not 0 <= value < size:
-                    raise self.fail(name, f"values in [0, {size})", value)
+                if not low <= value < size:
+                    raise self.fail(name, f"values in [{low}, {size})", value)
 
     def writeable(self, name: str, array: Any) -> None:
         """Check that a tensor argument on the host, which the op overwrites, can be written."""
@@ -128,10 +128,6 @@ class Check:
             raise DTypeError(f"[{self.op}] {name}: expected {np.dtype(dtype)}, got {out.dtype}")
         self.writeable(name, out)
         return out
-
-    def bounds(self, name: str, array: Any, low: int, high: int) -> None:
-        """Check that every value of an index array on the host is in ``[low, high)``."""
-        self.every(name, array, lambda x: (x >= low) & (x < high), f"in [{low}, {high})")
 
     def every(self, name: str, array: Any, is_valid: Callable[[Any], Any], expected: str) -> None:
         """Check every value of an array on the host with a predicate over the whole array."""

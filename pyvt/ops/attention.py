@@ -15,7 +15,7 @@ import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.mathutil import cdiv
-from pyvt.ops.numerics import Array, accum_dtype
+from pyvt.ops.numerics import Array, accum_dtype, round_into
 from pyvt.tensor.dtype import F32, F64, FLOATS, I32
 
 PAGED_ATTENTION = declare("paged_attention")
@@ -74,6 +74,7 @@ def paged_attention(
     _check_settings(check, window, soft_cap)
     _check_indices(check, block_tables, seq_lens, cu_seqlens_q, window)
     out = check.output(out, q.shape, q.dtype)
+    check.disjoint("out", out, q=q, k_cache=k_cache, v_cache=v_cache)
     if lse is not None:
         check.output(lse, q.shape[:2], accum_dtype(q, k_cache), "lse")
     inputs = (q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
@@ -133,7 +134,7 @@ def _check_indices(
     is_read = (starts < seq_lens[:, None]) & (query_lens > 0)[:, None]
     if window is not None:
         is_read &= starts + block_size > (seq_lens - query_lens - window + 1)[:, None]
-    check.bounds("block_tables", block_tables[is_read], 0, check.dims["B"])
+    check.index("block_tables", block_tables[is_read], check.dims["B"])
 
 
 @PAGED_ATTENTION.reference
@@ -226,7 +227,7 @@ def _softmax_times(out: Array, scores: Array, v: Array) -> Array:
     total = scores.sum(axis=-1, keepdims=True)
     summed = scores.reshape(num_kv_heads, num_rows * group, num_keys) @ v.transpose(1, 0, 2)
     result = summed.reshape(num_kv_heads, num_rows, group, -1) / total
-    out[...] = result.transpose(1, 0, 2, 3).reshape(out.shape)
+    round_into(out, result.transpose(1, 0, 2, 3).reshape(out.shape))
     lse: Array = (top + np.log(total)).transpose(1, 0, 2, 3).reshape(out.shape[:2])
     return lse
 
@@ -293,6 +294,6 @@ def _merge_attn_states(
     for part, weight in zip((out_a, out_b), weights, strict=True):
         share = (weight / denominator)[..., None]
         total += np.where(share == 0, 0, part.astype(accum) * share)
-    out[...] = total
+    round_into(out, total)
     if lse is not None:
         lse[...] = np.where(is_empty, -np.inf, shift + np.log(denominator))

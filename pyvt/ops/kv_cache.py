@@ -8,7 +8,7 @@ larger array); it is never reshaped, so a write always reaches it.
 import numpy as np
 
 from pyvt.dispatch import Check, declare
-from pyvt.ops.numerics import Array
+from pyvt.ops.numerics import Array, round_into
 from pyvt.tensor.dtype import FLOATS, I64
 
 RESHAPE_AND_CACHE = declare("reshape_and_cache")
@@ -46,7 +46,7 @@ def reshape_and_cache(
     check.same_dtype("v", v, "k", k)
     _check_caches(check, k_cache, v_cache)
     check.tensor("slot_mapping", slot_mapping, "T", (I64,))
-    check.bounds("slot_mapping", slot_mapping, -1, check.dims["B"] * check.dims["S"])
+    check.index("slot_mapping", slot_mapping, check.dims["B"] * check.dims["S"], low=-1)
     RESHAPE_AND_CACHE(k_cache, v_cache, k, v, slot_mapping)
 
 
@@ -56,8 +56,10 @@ def _reshape_and_cache(
 ) -> None:
     tokens = np.flatnonzero(slot_mapping >= 0)
     block_ids, offsets = np.divmod(slot_mapping[tokens], k_cache.shape[1])
-    k_cache[block_ids, offsets] = k[tokens]
-    v_cache[block_ids, offsets] = v[tokens]
+    for cache, new in ((k_cache, k), (v_cache, v)):
+        rounded = np.empty((len(tokens), *new.shape[1:]), cache.dtype)
+        round_into(rounded, new[tokens])
+        cache[block_ids, offsets] = rounded
 
 
 def copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
@@ -78,7 +80,7 @@ def copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
     check = Check("copy_blocks")
     _check_caches(check, k_cache, v_cache)
     check.tensor("src_dst", src_dst, "M 2", (I64,))
-    check.bounds("src_dst", src_dst, 0, check.dims["B"])
+    check.index("src_dst", src_dst, check.dims["B"])
     if isinstance(src_dst, np.ndarray):
         _check_distinct(check, "src_dst", src_dst[:, 1])
         both = np.intersect1d(src_dst[:, 0], src_dst[:, 1])
@@ -114,8 +116,9 @@ def gather_blocks(cache: Array, block_ids: Array, *, out: Array | None = None) -
     check = Check("gather_blocks")
     check.tensor("cache", cache, _CACHE, FLOATS)
     check.tensor("block_ids", block_ids, "M", (I64,))
-    check.bounds("block_ids", block_ids, 0, check.dims["B"])
+    check.index("block_ids", block_ids, check.dims["B"])
     out = check.output(out, (check.dims["M"], *cache.shape[1:]), cache.dtype)
+    check.disjoint("out", out, cache=cache)
     GATHER_BLOCKS(out, cache, block_ids)
     return out
 
@@ -130,7 +133,8 @@ def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
 
     Args:
         blocks: ``[M, S, Nk, D]``, the dtype of ``cache``.
-        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values; overwritten at the blocks.
+        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values; overwritten at the blocks;
+            shares no memory with ``blocks``.
         block_ids: ``[M]`` i64, each once.
 
     Raises:
@@ -143,8 +147,10 @@ def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
     check.tensor("cache", cache, _CACHE, FLOATS)
     check.tensor("blocks", blocks, "M S Nk D", FLOATS)
     check.same_dtype("blocks", blocks, "cache", cache)
+    check.writeable("cache", cache)
+    check.disjoint("cache", cache, blocks=blocks)
     check.tensor("block_ids", block_ids, "M", (I64,))
-    check.bounds("block_ids", block_ids, 0, check.dims["B"])
+    check.index("block_ids", block_ids, check.dims["B"])
     if isinstance(block_ids, np.ndarray):
         _check_distinct(check, "block_ids", block_ids)
     SCATTER_BLOCKS(cache, blocks, block_ids)
@@ -159,6 +165,8 @@ def _check_caches(check: Check, k_cache: Array, v_cache: Array) -> None:
     check.tensor("k_cache", k_cache, _CACHE, FLOATS)
     check.tensor("v_cache", v_cache, _CACHE, FLOATS)
     check.same_dtype("v_cache", v_cache, "k_cache", k_cache)
+    check.writeable("k_cache", k_cache)
+    check.writeable("v_cache", v_cache)
 
 
 def _check_distinct(check: Check, name: str, block_ids: Array) -> None:

@@ -7,7 +7,7 @@ those that the sampler has changed) is the caller's choice; the ops do not chang
 import numpy as np
 
 from pyvt.dispatch import Check, declare
-from pyvt.ops.numerics import Array, accum_dtype
+from pyvt.ops.numerics import Array
 from pyvt.ops.selection import largest
 from pyvt.tensor.dtype import F32, F64, I64
 
@@ -46,16 +46,14 @@ def log_softmax(logits: Array, *, out: Array | None = None) -> Array:
 def _log_softmax(out: Array, logits: Array) -> None:
     if logits.size:
         top, log_total = _normaliser(logits)
-        with np.errstate(invalid="ignore"):
-            out[...] = (logits - top) - log_total
+        out[...] = (logits - top) - log_total
 
 
 def _normaliser(logits: Array) -> tuple[Array, Array]:
     """Return the maximum and the log of the sum of ``exp(x − max)`` of every row, ``[R, 1]``."""
     top = logits.max(axis=-1, keepdims=True)
-    with np.errstate(invalid="ignore"):
-        total = np.exp(logits - top).sum(axis=-1, keepdims=True, dtype=accum_dtype(logits))
-        return top, np.log(total)
+    total = np.exp(logits - top).sum(axis=-1, keepdims=True)
+    return top, np.log(total)
 
 
 def top_logprobs(
@@ -86,7 +84,7 @@ def top_logprobs(
     check.tensor("logits", logits, "R V", (F32, F64))
     check.tensor("token_ids", token_ids, "R", (I64,))
     num_rows, vocab_size = logits.shape
-    check.bounds("token_ids", token_ids, 0, vocab_size)
+    check.index("token_ids", token_ids, vocab_size)
     if not 0 <= num_top <= vocab_size:
         raise check.fail("num_top", f"a number from 0 to V={vocab_size}", num_top)
     top_ids, top_values, token_values, token_ranks = out or (None, None, None, None)
@@ -113,11 +111,10 @@ def _top_logprobs(
         return
     top, log_total = _normaliser(logits)
     num_top = top_ids.shape[1]
-    with np.errstate(invalid="ignore"):
-        for r, row in enumerate(logits):
-            token_id = token_ids[r]
-            is_before = np.count_nonzero(row[:token_id] == row[token_id])
-            token_ranks[r] = 1 + np.count_nonzero(row > row[token_id]) + is_before
-            token_values[r] = (row[token_id] - top[r, 0]) - log_total[r, 0]
-            top_ids[r] = largest(row, num_top)
-            top_values[r] = (row[top_ids[r]] - top[r]) - log_total[r]
+    for r, row in enumerate(logits):
+        token_id = token_ids[r]
+        num_before = np.count_nonzero(row[:token_id] == row[token_id])
+        token_ranks[r] = 1 + np.count_nonzero(row > row[token_id]) + num_before
+        token_values[r] = (row[token_id] - top[r, 0]) - log_total[r, 0]
+        top_ids[r] = largest(row, num_top)
+        top_values[r] = (row[top_ids[r]] - top[r]) - log_total[r]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -82,15 +83,17 @@ def test_copy_blocks_leaves_the_sources() -> None:
 def test_reshape_and_cache_with_a_slot_outside_is_refused(slot: int) -> None:
     cache, new = caches(), np.zeros((2, 2, 3), np.float32)
 
-    with pytest.raises(ShapeError, match=rf"slot_mapping: .* in \[-1, 20\), got {slot}"):
+    with pytest.raises(
+        ShapeError, match=rf"slot_mapping: expected values in \[-1, 20\), got {slot}"
+    ):
         ops.reshape_and_cache(new, new, cache[0], cache[1], ids(3, slot))
 
 
 @pytest.mark.parametrize(
     ("pairs", "text"),
     [
-        pytest.param([[0, 5]], r"every value in \[0, 5\), got 5", id="outside"),
-        pytest.param([[-1, 0]], r"every value in \[0, 5\), got -1", id="negative"),
+        pytest.param([[0, 5]], r"values in \[0, 5\), got 5", id="outside"),
+        pytest.param([[-1, 0]], r"values in \[0, 5\), got -1", id="negative"),
         pytest.param([[0, 2], [1, 2]], r"every destination once, got \[2\]", id="repeated"),
         pytest.param([[0, 1], [1, 2]], r"source and destination, got \[1\]", id="chain"),
     ],
@@ -114,7 +117,7 @@ def test_scatter_blocks_with_a_repeated_block_is_refused() -> None:
 
 @pytest.mark.parametrize("block_id", [-1, 5])
 def test_gather_blocks_with_a_block_outside_is_refused(block_id: int) -> None:
-    with pytest.raises(ShapeError, match=r"\[gather_blocks\] block_ids: expected every value in"):
+    with pytest.raises(ShapeError, match=r"\[gather_blocks\] block_ids: expected values in"):
         ops.gather_blocks(caches()[0], ids(0, block_id))
 
 
@@ -123,6 +126,33 @@ def test_reshape_and_cache_with_another_number_of_slots_is_refused() -> None:
 
     with pytest.raises(ShapeError, match=r"slot_mapping: expected T=2, got 3"):
         ops.reshape_and_cache(new, new, cache[0], cache[1], ids(0, 1, 2))
+
+
+def test_reshape_and_cache_into_a_read_only_cache_is_refused() -> None:
+    cache, new = caches(), np.zeros((1, 2, 3), np.float32)
+    cache.flags.writeable = False
+
+    with pytest.raises(ShapeError, match=r"k_cache: expected a writeable array"):
+        ops.reshape_and_cache(new, new, cache[0], cache[1], ids(0))
+
+
+def test_blocks_that_overlap_their_cache_are_refused() -> None:
+    cache = caches()[0]
+
+    with pytest.raises(ShapeError, match=r"out: expected memory apart from cache"):
+        ops.gather_blocks(cache, ids(1), out=cache[:1])
+    with pytest.raises(ShapeError, match=r"cache: expected memory apart from blocks"):
+        ops.scatter_blocks(cache[:1], cache, ids(1))
+
+
+def test_reshape_and_cache_rounds_f64_once() -> None:
+    """Through f32 the value would round to 1, and 1 is not the nearest bf16."""
+    cache = np.zeros((2, 1, 1, 1, 1), ml_dtypes.bfloat16)
+    new = np.full((1, 1, 1), 1 + 2**-8 + 2**-40)
+
+    ops.reshape_and_cache(new, -new, cache[0], cache[1], ids(0))
+
+    assert cache.ravel().tolist() == [1 + 2**-7, -1 - 2**-7]
 
 
 def test_scatter_blocks_of_another_dtype_is_refused() -> None:

@@ -121,7 +121,7 @@ def test_largest_counts_nan_as_minus_inf() -> None:
 
 @pytest.mark.parametrize("token_id", [-1, 50])
 def test_top_logprobs_of_a_token_outside_is_refused(token_id: int) -> None:
-    with pytest.raises(ShapeError, match=r"token_ids: expected every value in \[0, 50\)"):
+    with pytest.raises(ShapeError, match=r"token_ids: expected values in \[0, 50\)"):
         ops.top_logprobs(make_logits(), ids(0, token_id, 0), 5)
 
 

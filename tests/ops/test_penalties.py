@@ -104,10 +104,10 @@ def test_apply_token_mask_of_a_forbidden_row_leaves_no_token() -> None:
 @pytest.mark.parametrize(
     ("row_id", "token_id", "text"),
     [
-        (2, 0, r"row_ids: expected every value in \[0, 2\), got 2"),
-        (-1, 0, r"row_ids: expected every value in \[0, 2\), got -1"),
-        (0, 3, r"token_ids: expected every value in \[0, 3\), got 3"),
-        (0, -1, r"token_ids: expected every value in \[0, 3\), got -1"),
+        (2, 0, r"row_ids: expected values in \[0, 2\), got 2"),
+        (-1, 0, r"row_ids: expected values in \[0, 2\), got -1"),
+        (0, 3, r"token_ids: expected values in \[0, 3\), got 3"),
+        (0, -1, r"token_ids: expected values in \[0, 3\), got -1"),
     ],
 )
 def test_pairs_outside_the_logits_are_refused(row_id: int, token_id: int, text: str) -> None:
