@@ -15,7 +15,7 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import RequestError
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
-from pyvt.tokenizer.base import RenderedPrompt
+from pyvt.tokenizer.base import RenderedPrompt, Tokenizer
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -45,6 +45,11 @@ class LLM:
         self._is_stepping = False
         self._mailboxes: dict[str, deque[RequestOutput]] = {}
         self._dropped: list[str] = []
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.engine.input_processor.tokenizer
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None

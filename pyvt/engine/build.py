@@ -101,7 +101,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     )
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
     wide = settings.wide_dtype
-    expand = decide_expand(device.expand, files.source, wide, backend)
+    expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
     infos = [files.source.info(name) for name in files.source.names()]
     weight_bytes = sum(
         info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos

@@ -1,45 +1,70 @@
-"""How much host memory this process may still take."""
+"""How much host memory this process may still take.
 
+The least of:
+
+1. ``MemAvailable`` of ``/proc/meminfo``; 0 or nothing there counts as unknown.
+2. The room in each control group from the process's own up to the root, version 1 or 2: its limit
+   less its usage. Cached file pages that nobody maps can be dropped, so they are no usage.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
-_CGROUP_V1 = Path("/sys/fs/cgroup/memory")
 _FALLBACK_BYTES = 2 << 30
+# The files of limit and usage in a group, and the line of memory.stat that counts such pages.
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def available_host_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that this process may still take, in bytes.
+
+    Where the system says nothing, 2 GiB are assumed. ``root`` is the root of the file system.
+    """
+    known = [*_available_in_system(root), *_available_in_groups(root)]
+    return min(known, default=_FALLBACK_BYTES)
+
+
+def _available_in_system(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+            if available > 0:
+                yield available
+
+
+def _available_in_groups(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            for mount in (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"):
+                yield from _rooms(mount, path, _VERSION_2)
+        elif "memory" in controllers.split(","):
+            yield from _rooms(root / "sys/fs/cgroup/memory", path, _VERSION_1)
+
+
+def _rooms(mount: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
+    """Yield the room of a group and of those above it; a container may not see its own path."""
+    limit_name, usage_name, counter = names
+    folder = mount / path.lstrip("/")
+    for group in (folder, *folder.parents):
+        limit, usage = _number(group / limit_name), _number(group / usage_name)
+        if limit is not None and usage is not None:
+            stat = dict(line.split() for line in _lines(group / "memory.stat"))
+            yield max(0, limit - max(0, usage - int(stat.get(counter, 0))))
+        if group == mount:
+            return
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file, None where it is absent or says ``max``."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _available_in_system() -> int | None:
-    try:
-        lines = _MEMINFO.read_text().splitlines()
-    except OSError:
-        return None
-    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
-    return next((int(words[1]) * 1024 for words in found), None)
-
-
-def _available_in_cgroup() -> int | None:
-    for limit_path, usage_path in (
-        (_CGROUP / "memory.max", _CGROUP / "memory.current"),
-        (_CGROUP_V1 / "memory.limit_in_bytes", _CGROUP_V1 / "memory.usage_in_bytes"),
-    ):
-        limit, usage = _number(limit_path), _number(usage_path)
-        if limit is not None and usage is not None:
-            return max(limit - usage, 0)
-    return None
-
-
-def available_host_bytes() -> int:
-    """Return the smaller of free system memory and room in the control group.
-
-    Where the system says neither, 2 GiB are assumed.
-    """
-    known = [n for n in (_available_in_system(), _available_in_cgroup()) if n is not None]
-    return min(known, default=_FALLBACK_BYTES)
+    """Return the number in a file, None where it cannot be read or says ``max``."""
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None

@@ -67,12 +67,18 @@ class ExpandDecision:
 
 
 def decide_expand(
-    mode: str, source: WeightSource, wide: DType, backend: str = "numpy"
+    mode: str,
+    source: WeightSource,
+    wide: DType,
+    backend: str = "numpy",
+    *,
+    free_bytes: int | None = None,
 ) -> ExpandDecision:
     """Return whether to widen matrices to ``wide`` at load.
 
     The reference decodes a packed or half weight anew in every product, so ``auto`` widens there
     where that takes at most half of the free memory; native kernels read weights as stored.
+    ``free_bytes`` of None asks the system.
     """
     if mode not in EXPAND_MODES:
         raise ConfigError(
@@ -85,7 +91,7 @@ def decide_expand(
         return ExpandDecision(is_expanded=False, reason=f"backend {backend} reads stored weights")
     infos = [source.info(name) for name in source.names()]
     need = sum(info.size * wide.block_bytes for info in infos if info.dtype is not wide)
-    have = available_host_bytes()
+    have = available_host_bytes() if free_bytes is None else free_bytes
     return ExpandDecision(
         is_expanded=need <= have * _EXPAND_SHARE,
         reason=f"{wide} weights take {need >> 20} MiB of {have >> 20} MiB free",
