@@ -85,13 +85,6 @@ class Keys:
         """Return a string; a key without a default is required."""
         return str(self._of(name, default, (str,), "a string"))
 
-    def one_of(self, name: str, valid: Sequence[str], default: str | None = None) -> str:
-        """Return one of the valid names."""
-        value = self.text(name, default)
-        if value not in valid:
-            raise self.error(name, f"one of {', '.join(valid)}", value)
-        return value
-
     def ids(self, name: str) -> tuple[int, ...]:
         """Return token ids from an integer or a list of integers, empty where absent."""
         value = self.get(name)
