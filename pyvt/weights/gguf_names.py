@@ -35,7 +35,7 @@ FUSED_QKV = {"llama": "blk.{i}.attn_qkv", "qwen3": "blk.{i}.attn_qkv"}
 PERMUTED_QK = frozenset({"llama"})
 SUFFIXES = (".weight", ".bias")
 
-_LAYER = re.compile(r"^(blk|model\.layers)\.(\d+)\.")
+_LAYER = re.compile(r"^(blk|model\.layers)\.(\d+)\.", re.ASCII)
 
 
 def canonical_name(architecture: str, gguf_name: str) -> str | None:

@@ -241,7 +241,8 @@ def _read_numbers(cursor: _Cursor, key: str, kind: int, count: int) -> list[Any]
         if np.any(values > 1):
             cursor.fail(f"booleans of 0 or 1 in {key!r}", str(values.max()))
         values = values.astype(np.bool_)
-    return list(values.tolist())
+    items: list[Any] = values.tolist()
+    return items
 
 
 def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:

@@ -48,11 +48,6 @@ class MappedFile:
             ) from error
         self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = np.frombuffer(data, np.uint8)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._bytes is None
-
     def buffer(self, start: int, stop: int) -> memoryview:
         """Return the bytes ``[start, stop)``, cut at the end of the file, as a read-only view."""
         return self._data()[start:stop].data

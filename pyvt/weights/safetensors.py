@@ -79,7 +79,11 @@ def read_safetensors(path: Path) -> SafetensorsFile:
 
 
 class SafetensorsSource:
-    """The tensors of one file or of all shards of a model, under canonical names."""
+    """The tensors of one file or of all shards of a model, under canonical names.
+
+    Attributes:
+        dropped: stored names that text models do not use; they have no canonical name.
+    """
 
     def __init__(self, files: Sequence[SafetensorsFile]) -> None:
         """Merge files. Raises CheckpointError where two tensors come to one canonical name."""

@@ -20,7 +20,9 @@ log = get_logger(__name__)
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_NAME_BYTES = 255
-_NUMBERED = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.\w+)")
+_NUMBERED = re.compile(
+    r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.\w+)", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from pyvt.errors import CheckpointError, did_you_mean
+from pyvt.errors import CheckpointError
 from pyvt.tensor.dtype import DType
 from pyvt.tensor.quant_tensor import QuantTensor
 
@@ -69,8 +70,8 @@ class WeightSource(Protocol):
 
 def unknown_tensor(path: Path, name: str, known: Iterable[str]) -> CheckpointError:
     """Return the error for a name that a source does not hold; the caller raises it."""
-    near = did_you_mean(name, known).partition("? ")
-    hint = f"{near[0]}?" if near[1] else "list the names with pyvt inspect"
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "list the names with pyvt inspect"
     return CheckpointError(
         f"[weights] {str(path)!r}: expected a tensor {name!r}, got none of that name; {hint}",
         path=path,

@@ -41,7 +41,7 @@ _F16_SCALES: dict[DType, tuple[int, ...]] = {
 }
 _E8M0_NAN = 0xFF
 _UE4M3_SIGN = 0x80
-_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
+_LAYER = re.compile(r"^model\.layers\.(\d+)\.", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
