@@ -15,8 +15,10 @@ from pyvt.cli import op_report
 from pyvt.cli.model_path import model_path
 from pyvt.cli.model_report import PREVIEW_CHARS, ModelReport
 from pyvt.cli.terminal import safe_text
+from pyvt.config.model import ModelConfig
 from pyvt.errors import CheckpointError
 from pyvt.llm import LLM
+from pyvt.models.registry import check_model
 from pyvt.sampling_params import SamplingParams
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.verify import verify_model
@@ -30,7 +32,12 @@ OPS_TOKENS = 4
 @click.command(context_settings={"max_content_width": 100})
 @click.argument("path", required=False)
 @click.option("--tensors", "has_tensors", is_flag=True, help="list every tensor")
-@click.option("--verify", "is_verify", is_flag=True, help="read all weights; find NaN, infinity")
+@click.option(
+    "--verify",
+    "is_verify",
+    is_flag=True,
+    help="check every tensor: name, shape, values that are NaN or infinite",
+)
 @click.option(
     "--ops",
     "is_ops",
@@ -59,7 +66,7 @@ def inspect(
             if has_tensors:
                 facts["tensors"] = report.tensors()
             if is_verify:
-                findings = facts["findings"] = _findings(files)
+                findings = facts["findings"] = _findings(files, report.config)
         finally:
             files.close()
     if is_ops:
@@ -75,8 +82,14 @@ def inspect(
     return 0
 
 
-def _findings(files: ModelFiles) -> list[str]:
-    return [str(finding) for finding in islice(verify_model(files), MAX_FINDINGS)]
+def _findings(files: ModelFiles, config: ModelConfig) -> list[str]:
+    """Return what is wrong: tensors that the config does not ask for, then values."""
+    findings = []
+    try:
+        check_model(files, config)
+    except CheckpointError as error:
+        findings.append(str(error))
+    return findings + [str(finding) for finding in islice(verify_model(files), MAX_FINDINGS)]
 
 
 def _reference_calls(path: str) -> dict[str, int]:
@@ -90,9 +103,15 @@ def _reference_calls(path: str) -> dict[str, int]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH_OF_A_FILE
+    with console.capture() as capture:
+        _draw(console, facts)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _draw(console: Console, facts: dict[str, Any]) -> None:
     if "path" in facts:
         _show_model(console, facts)
     if "tensors" in facts:
@@ -103,7 +122,7 @@ def _show(facts: dict[str, Any]) -> None:
     if "ops" in facts:
         _show_ops(console, facts)
     if "findings" in facts:
-        lines = facts["findings"] or ["sound: every value is finite, every layer alike"]
+        lines = facts["findings"] or ["sound: every tensor has its place and finite values"]
         _show_table(console, ("verify",), [[line] for line in lines])
 
 
@@ -144,7 +163,7 @@ def _summary(facts: dict[str, Any]) -> dict[str, str]:
         "rope": f"{rope['rope_type']}, theta {rope['theta']:g}, {rope['rotary_dim']} dims"
         + (f", factor {rope['factor']:g}" if rope["factor"] != 1 else ""),
         "context": f"{facts['context']:,} tokens"
-        + "".join(f", {n} layers see {w:,}" for w, n in facts["sliding_windows"].items()),
+        + "".join(f", {n} layers see {int(w):,}" for w, n in facts["sliding_windows"].items()),
         "tokenizer": _tokenizer_line(tokenizer),
         "end of text": ", ".join(str(i) for i in facts["eos_token_ids"]) or "none",
         "weights": f"{_size(memory['weights_bytes'])} as stored, "
@@ -163,14 +182,17 @@ def _tokenizer_line(facts: dict[str, Any] | None) -> str:
 
 
 def _show_ops(console: Console, facts: dict[str, Any]) -> None:
-    backends = sorted({name for row in facts["ops"] for name in row["kernels"]})
-    calls = facts.get("reference_calls")
+    dtypes = sorted({row["dtype"] for row in facts["ops"]})
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in facts["ops"]:
+        for backend, kernel in row["kernels"].items():
+            cells.setdefault((row["op"], backend), {})[row["dtype"]] = kernel
     rows = [
-        [row["op"], row["dtype"], *(row["kernels"].get(name, "-") for name in backends)]
-        for row in facts["ops"]
+        [op, backend, *(chosen.get(dtype, "-") for dtype in dtypes)]
+        for (op, backend), chosen in cells.items()
     ]
-    heads = [f"under {name}" for name in backends]
-    _show_table(console, ("op", "dtype", *heads), rows)
+    _show_table(console, ("op", "backend", *(f"kernel for {dtype}" for dtype in dtypes)), rows)
+    calls = facts.get("reference_calls")
     if calls is not None:
         counts = [[name, f"{count:,}"] for name, count in calls.items()] or [["none", "0"]]
         _show_table(console, ("op on the reference", "calls"), counts)

@@ -1,13 +1,11 @@
 """What ``pyvt inspect`` says of a model: facts as plain data, from headers and small files only."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from pyvt.config import KVCacheSpec
 from pyvt.config.model import ModelConfig
+from pyvt.models.registry import model_config
 from pyvt.tensor.dtype import F16, F32, DType
 from pyvt.tokenizer.base import Tokenizer
 from pyvt.tokenizer.gguf import gguf_tokenizer
@@ -37,7 +35,7 @@ class ModelReport:
     def of(cls, files: ModelFiles) -> "ModelReport":
         """Read the facts of an open model."""
         infos = tuple(files.source.info(name) for name in files.source.names())
-        return cls(files, read_config(files, infos), infos, read_tokenizer(files))
+        return cls(files, model_config(files), infos, read_tokenizer(files))
 
     def as_dict(self) -> dict[str, Any]:
         """Return every fact but the list of tensors."""
@@ -132,17 +130,6 @@ class ModelReport:
             num_kv_heads=self.config.num_kv_heads, head_dim=self.config.head_dim, dtype=dtype
         )
         return layer.bytes_per_token * self.config.num_layers * TOKENS_OF_A_ROW
-
-
-def read_config(files: ModelFiles, infos: tuple[TensorInfo, ...]) -> ModelConfig:
-    """Return the config of an open model; reads one small tensor of some GGUF files."""
-    if files.config is not None:
-        return ModelConfig.from_hf(files.config, files.generation_config)
-    shapes: Mapping[str, tuple[int, ...]] = {info.name: info.shape for info in infos}
-    rope_freqs = None
-    if "rope_freqs.weight" in shapes:
-        rope_freqs = np.asarray(files.source.get("rope_freqs.weight")).tolist()
-    return ModelConfig.from_gguf(files.gguf_metadata or {}, shapes, rope_freqs)
 
 
 def read_tokenizer(files: ModelFiles) -> Tokenizer | None:

@@ -21,7 +21,7 @@ from pyvt.outputs import RequestMetrics, RequestOutput
 from pyvt.sampling_params import SamplingParams
 
 ENGINE_FIELDS = ("max_model_len",)
-DEVICE_FIELDS = ("backend", "dtype", "threads")
+DEVICE_FIELDS = ("backend", "dtype", "threads", "expand", "act")
 SAMPLING_FIELDS = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),

@@ -20,6 +20,7 @@ from pyvt.weights.loader import (
     ExpandDecision,
     LoadReport,
     Progress,
+    check_weights,
     decide_expand,
     load_weights,
 )
@@ -85,6 +86,16 @@ def _ignored(config: ModelConfig, extra: Iterable[str]) -> tuple[str, ...]:
     if config.rope.freq_divisors is not None:
         names.append(r"rope_freqs\.weight")
     return tuple(names)
+
+
+def check_model(files: ModelFiles, config: ModelConfig) -> None:
+    """Check that the tensors are those that the config asks for, without reading them.
+
+    Raises CheckpointError: a tensor is unknown, missing or of the wrong shape or dtype.
+    """
+    cls = model_class(config.architecture)
+    model: Any = cls(config, WeightSettings(dtype=F32), 1)
+    check_weights(model, files.source, ignored=_ignored(config, cls.ignored_weights))
 
 
 def load_model(

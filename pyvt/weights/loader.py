@@ -164,6 +164,11 @@ def load_weights(
     return report
 
 
+def check_weights(model: HasSlots, source: WeightSource, *, ignored: Collection[str] = ()) -> None:
+    """Account for every tensor as ``load_weights`` does, and read none. Raises CheckpointError."""
+    _account(model, source, ignored)
+
+
 def _account(model: HasSlots, source: WeightSource, ignored: Collection[str]) -> _Plan:
     """Match names to slots and check shapes and dtypes, without touching data."""
     wanted: dict[str, tuple[Parameter, ParamSlot]] = {}

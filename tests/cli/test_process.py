@@ -1,0 +1,145 @@
+"""The command as a process of its own, on a tiny model: pipes, signals and a terminal."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tiny_files import write_talker
+
+PYVT = (sys.executable, "-m", "pyvt.cli.main")
+LONG = ("--raw", "--ignore-eos", "--max-new-tokens", "480")
+PATIENCE_S = 30
+IN_TERMINAL = (
+    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "from pyvt.cli.main import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> str:
+    """The folder of a tiny Qwen3 that talks nonsense."""
+    return str(write_talker(tmp_path_factory.mktemp("talker"), qwen3_tokenizer_dir))
+
+
+@dataclass
+class Terminal:
+    """A process behind a terminal, and everything it has shown."""
+
+    process: subprocess.Popen[bytes]
+    descriptor: int
+    shown: str = ""
+    seen: int = 0
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.descriptor, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Read until ``text`` was shown after what was waited for before."""
+        while (found := self.shown.find(text, self.seen)) < 0:
+            ready, _, _ = select.select([self.descriptor], [], [], PATIENCE_S)
+            assert ready, f"expected {text!r} on the terminal, got {self.shown!r}"
+            self.shown += os.read(self.descriptor, 4096).decode(errors="replace")
+        self.seen = found + len(text)
+
+    def read_to_end(self) -> None:
+        """Read until the process closes the terminal, which ends with EIO on Linux."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self.descriptor, 4096):
+                self.shown += data.decode(errors="replace")
+
+
+@pytest.fixture
+def chat_terminal(talker: str, repo: Path, tmp_path: Path) -> Iterator[Terminal]:
+    """``pyvt chat`` in a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_TERMINAL, "chat", "-m", talker, "--temperature", "0"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=repo,
+        env=os.environ | {"PYVT_HOME": str(tmp_path), "TERM": "xterm", "INPUTRC": "/dev/null"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    yield Terminal(process, ours)
+    process.kill()
+    process.wait()
+    os.close(ours)
+
+
+def test_generate_json_in_a_process(talker: str, repo: Path) -> None:
+    command = [*PYVT, "generate", "-m", talker, "--max-new-tokens", "3", "--ignore-eos", "--json"]
+
+    done = subprocess.run([*command], input=b"Hello\n", capture_output=True, cwd=repo, check=True)
+
+    facts = json.loads(done.stdout)
+    assert done.stderr == b""
+    assert (len(facts["token_ids"]), facts["finish_reason"]) == (3, "length")
+    assert facts["metrics"]["decode_tokens_per_s"] > 0
+
+
+def test_generate_ctrl_c_in_a_process(talker: str, repo: Path) -> None:
+    with subprocess.Popen(
+        [*PYVT, "generate", "-m", talker, *LONG, "x"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=repo,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert b"finish_reason=abort" in err
+    assert b"Traceback" not in err
+
+
+def test_generate_reader_that_leaves_in_a_process(talker: str, repo: Path) -> None:
+    with subprocess.Popen(
+        [*PYVT, "generate", "-m", talker, *LONG, "x"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=repo,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=60)
+
+    assert (process.returncode, err) == (1, b"")
+
+
+def test_chat_in_a_terminal_outlives_ctrl_c(chat_terminal: Terminal, tmp_path: Path) -> None:
+    chat_terminal.wait_for(">>> ")
+    chat_terminal.type("hello\n")
+    chat_terminal.wait_for("hello\r\n")
+    chat_terminal.wait_for(" ")
+    chat_terminal.type("\x03")
+    chat_terminal.wait_for("(stopped)")
+    chat_terminal.wait_for(">>> ")
+    chat_terminal.type("/clear\n")
+    chat_terminal.wait_for("(cleared)")
+    chat_terminal.wait_for(">>> ")
+    chat_terminal.type("\x04")
+    chat_terminal.read_to_end()
+
+    assert chat_terminal.process.wait(timeout=30) == 0
+    assert "Traceback" not in chat_terminal.shown
+    assert (tmp_path / "chat_history").read_text().splitlines() == ["hello", "/clear"]
