@@ -3,8 +3,8 @@
 Two objects share one model: the full one, and a plain one that has no control tokens among its
 added tokens. A rendered chat is encoded by the full one in one piece. Only a run between two
 control tokens that holds a stand-in is encoded again, with its own characters, by the plain one.
-The full object too encodes the runs between added tokens one by one, so the ids of ordinary text are
-those of the one piece.
+The full object too encodes the runs between added tokens one by one, so the ids of ordinary text
+are those of the one piece.
 """
 
 import json
