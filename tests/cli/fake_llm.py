@@ -4,13 +4,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyvt.engine.llm_engine import LLMEngine
-from pyvt.tokenizer.base import RenderedPrompt
-from tests.engine.engines import engine_of
-
 from pyvt.config import engine_config
+from pyvt.engine.llm_engine import LLMEngine
 from pyvt.messages import SchedulerOutput
 from pyvt.testing.fakes import FakeTokenizer
+from pyvt.tokenizer.base import RenderedPrompt
+from tests.engine.engines import engine_of
 
 EOS = FakeTokenizer.EOS
 

@@ -76,6 +76,11 @@ def test_stop_string_in_a_stream_gives_out_text_as_soon_as_it_is_certain() -> No
     outputs = run(engine_of(forced=forced("abcDEx")), "a", "x", stop=["DEF"], is_stream=True)
 
     assert texts(outputs) == ["a", "b", "c", "DEx", ""]
+    assert [o.outputs[0].token_ids for o in outputs] == [
+        *[(byte,) for byte in b"abc"],
+        tuple(b"DEx"),
+        (EOS,),
+    ]
 
 
 def test_stop_string_frees_the_request_in_the_same_step() -> None:

@@ -239,6 +239,20 @@ def test_scheduler_rollback_computes_the_step_again() -> None:
     assert tokens["a"] == alone(requests[0])[1:]
 
 
+def test_scheduler_rollback_names_the_forgotten_again() -> None:
+    scheduler = scheduler_of(16)
+    runner = runner_of(scheduler)
+    scheduler.add_request(core_request("gone", [1], 5, ignore_eos=True))
+    scheduler.add_request(core_request("stays", [2], 5, ignore_eos=True))
+    run_step(scheduler, runner)
+    scheduler.abort_requests(["gone"])
+
+    scheduler.rollback(scheduler.schedule())
+    run_step(scheduler, runner)
+
+    assert runner.known_request_ids == {"stays"}
+
+
 def test_scheduler_worker_that_samples_nothing_is_an_assertion() -> None:
     scheduler = scheduler_of(8)
     scheduler.add_request(core_request("a", [1], 3))
