@@ -27,9 +27,13 @@ def parity() -> None:
 @click.option(
     "-m", "--model", type=click.Path(path_type=Path), help="GGUF file of the text goldens"
 )
-@click.option("--real", type=click.Path(path_type=Path), help="folder of the real checkpoints")
+@click.option(
+    "--real",
+    type=click.Path(path_type=Path),
+    help="folder with real checkpoints, one subfolder each",
+)
 @click.option("--backend", default="numpy", show_default=True, help="who computes")
-@click.option("--only", help="only goldens whose name holds this text")
+@click.option("--only", help="one section: ops, models, text or real")
 def run(
     goldens: Path, model: Path | None, real: Path | None, backend: str, only: str | None
 ) -> int:
@@ -52,11 +56,14 @@ def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
     return code
 
 
-@parity.command()
+@parity.command(context_settings={"ignore_unknown_options": True})
 @click.option("--python", default="python", show_default=True, help="Python that has the oracle")
-@click.argument("what", nargs=-1)
+@click.argument("what", nargs=-1, type=click.UNPROCESSED)
 def dump(python: str, what: tuple[str, ...]) -> int:
-    """Write the goldens of a checkout again, with the oracles of another Python."""
+    """Write the goldens of a checkout again, with the oracles of another Python.
+
+    WHAT is a dumper (ops, models or text) and its arguments; without it: ops and models.
+    """
     code: int = _runner().dump_parity(python, what, print=click.echo)
     return code
 

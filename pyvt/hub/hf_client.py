@@ -18,6 +18,8 @@ class HuggingFaceClient:
     def __init__(self) -> None:
         # Half a second of imports, for those who name a repository.
         import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
 
         self._hub: Any = huggingface_hub
 
@@ -62,4 +64,4 @@ class HuggingFaceClient:
             raise DownloadError(f"[pull] {repo}: no such revision") from error
         except Exception as error:  # the package hands through the errors of its HTTP library
             reason = context or (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise DownloadError(f"[pull] {repo}: {reason}") from error
+            raise DownloadError(f"[pull] {repo}: huggingface_hub: {reason}") from error

