@@ -32,7 +32,7 @@ GOLDENS = Path(__file__).with_name("goldens")
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
-def _model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
+def build_model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
     family = case.config["model_type"]
     settings = {k: v for k, v in case.config.items() if k not in ("model_type", "architectures")}
     config = transformers.CONFIG_MAPPING[family](**settings, attn_implementation="eager")
@@ -72,8 +72,8 @@ def dump(case: ModelCase) -> ModelGolden:
     """Return the golden of a case."""
     family = case.config["model_type"]
     plain = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
-    narrow = _model(case, plain, torch.float32)
-    wide = _model(case, modeling(family), torch.float64)
+    narrow = build_model(case, plain, torch.float32)
+    wide = build_model(case, modeling(family), torch.float64)
     reset_rope(wide)
     arrays = _rotary(wide)
     assert arrays["inv_freq"].dtype == np.float64, "a cast to f32 was missed"

@@ -2,9 +2,10 @@
 
     python parity/dump_text.py llama.cpp MODEL.gguf       (llama-cpp-python)
     python parity/dump_text.py transformers MODEL.gguf    (torch, transformers, accelerate, gguf)
+    python parity/dump_text.py transformers FOLDER        (a checkpoint as released)
 
-llama.cpp comes first: it cuts the prompts into tokens, and transformers is fed the same ids, since
-the tokenizer that transformers derives from a GGUF file leaves out the file's pre-tokenizer.
+For a GGUF file llama.cpp comes first: it cuts the prompts into tokens, and transformers is fed the
+same ids, since the tokenizer that transformers derives from the file leaves out its pre-tokenizer.
 
 Each oracle lives in an environment of its own, so this file imports nothing of pyvt. It writes
 ``goldens/text/<model>/<oracle>/``:
@@ -46,20 +47,26 @@ class Transformers:
 
     def __init__(self, model: Path) -> None:
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.torch = torch
+        is_folder = model.is_dir()
+        source = {} if is_folder else {"gguf_file": model.name}
         self.model = AutoModelForCausalLM.from_pretrained(
-            model.parent,
-            gguf_file=model.name,
+            model if is_folder else model.parent,
+            **source,
             local_files_only=True,
             dtype=torch.float32,
             attn_implementation="eager",
         )
-        self.eos_ids = {self.model.config.eos_token_id}
+        self.tokenizer = AutoTokenizer.from_pretrained(model) if is_folder else None
+        eos = self.model.generation_config.eos_token_id
+        self.eos_ids = set(eos if isinstance(eos, list) else [eos])
 
     def prompt_ids(self, prompt: dict[str, Any], model: Path) -> list[int]:
-        """Return the ids that llama.cpp gave."""
+        """Return the ids of a folder's own tokenizer, for a GGUF file those that llama.cpp gave."""
+        if self.tokenizer is not None:
+            return list(self.tokenizer(prompt["text"], add_special_tokens=False).input_ids)
         stored = np.load(golden_folder(model, "llama.cpp") / f"{prompt['id']}.npz")
         ids: list[int] = stored["prompt_ids"].tolist()
         return ids
@@ -117,7 +124,8 @@ ORACLES = {"transformers": Transformers, "llama.cpp": LlamaCpp}
 
 def golden_folder(model: Path, oracle: str) -> Path:
     """Return where the goldens of a model and an oracle lie."""
-    return HERE / "goldens" / "text" / model.stem.lower() / oracle
+    name = model.name if model.is_dir() else model.stem
+    return HERE / "goldens" / "text" / name.lower() / oracle
 
 
 def _dump_prompt(
@@ -139,6 +147,12 @@ def _dump_prompt(
     }
 
 
+def _identity(model: Path) -> dict[str, str]:
+    """Return the name of a model and the sha256 of its file, or of a folder's config."""
+    content = (model / "config.json" if model.is_dir() else model).read_bytes()
+    return {"file": model.name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def main(name: str, model: Path) -> None:
     """Dump every prompt with one oracle."""
     oracle = ORACLES[name](model)
@@ -156,7 +170,7 @@ def main(name: str, model: Path) -> None:
             "version": version(oracle.package),
             "arithmetic": oracle.arithmetic,
         },
-        "model": {"file": model.name, "sha256": hashlib.sha256(model.read_bytes()).hexdigest()},
+        "model": _identity(model),
         "prompts": [prompt["id"] for prompt in prompts],
         "max_new_tokens": MAX_NEW_TOKENS,
     }

@@ -7,7 +7,7 @@ dispatch chose, not what it should choose.
 from typing import Any
 
 from pyvt import dispatch
-from pyvt.dispatch import Op
+from pyvt.dispatch import Candidate, Op
 from pyvt.errors import UnsupportedError
 from pyvt.testing.op_cases import ALL_CASES, run_case
 
@@ -37,9 +37,10 @@ def _chosen(name: str, inputs: dict[str, Any], case: Any) -> str:
     """Return the backend whose kernel ran for a case."""
     chosen: list[str] = []
 
-    def tap(op: Op, args: tuple[Any, ...]) -> None:
+    def tap(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
         if op.name == name:
-            chosen.append(op.resolve(args).backend)
+            chosen.append(candidate.backend)
+        op.run(candidate, args)
 
     with dispatch.tapped(tap):
         try:

@@ -38,7 +38,7 @@ def run(
     goldens: Path, model: Path | None, real: Path | None, backend: str, only: str | None
 ) -> int:
     """Compute every golden and print the counts; exit code 1 where one is out of tolerance."""
-    code: int = _runner().run_parity(
+    code: int = _testing("parity").run_parity(
         goldens, model=model, real=real, backend=backend, only=only, print=click.echo
     )
     return code
@@ -52,7 +52,7 @@ def run(
 @goldens_option
 def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
     """Run a prompt twice and name the first layer and op that leaves its tolerance."""
-    code: int = _runner().trace_parity(model, prompt, a, b, goldens, print=click.echo)
+    code: int = _testing("trace").trace_parity(model, prompt, a, b, goldens, print=click.echo)
     return code
 
 
@@ -64,10 +64,10 @@ def dump(python: str, what: tuple[str, ...]) -> int:
 
     WHAT is a dumper (ops, models or text) and its arguments; without it: ops and models.
     """
-    code: int = _runner().dump_parity(python, what, print=click.echo)
+    code: int = _testing("parity").dump_parity(python, what, print=click.echo)
     return code
 
 
-def _runner() -> Any:
-    """Return the module that does the work; it loads every op case, so only a run pays for it."""
-    return import_module("pyvt.testing.parity")
+def _testing(module: str) -> Any:
+    """Return a module of ``pyvt.testing``; it loads every op case, so only a run pays for it."""
+    return import_module(f"pyvt.testing.{module}")

@@ -109,19 +109,28 @@ class Op:
             f"{_selection.host_backend!r}; registered: {have}{strict}"
         )
 
-    def __call__(self, *args: Any) -> None:
-        candidate = self.resolve(args)
+    def of_backend(self, backend: str) -> Candidate | None:
+        """Return the kernel that a backend registered, None where it has none."""
+        return next((known for known in self.candidates if known.backend == backend), None)
+
+    def run(self, candidate: Candidate, args: tuple[Any, ...]) -> None:
+        """Run one kernel of this op; a reference call is counted."""
         if candidate.backend == REFERENCE_BACKEND:
             self.num_reference_calls += 1
             with np.errstate(all="ignore"):
                 candidate.kernel(*args)
         else:
             candidate.kernel(*args)
-        if _selection.tap is not None:
-            _selection.tap(self, args)
+
+    def __call__(self, *args: Any) -> None:
+        candidate = self.resolve(args)
+        if _selection.tap is None:
+            self.run(candidate, args)
+        else:
+            _selection.tap(self, candidate, args)
 
 
-Tap = Callable[[Op, tuple[Any, ...]], None]
+Tap = Callable[[Op, Candidate, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True)
@@ -178,6 +187,11 @@ def current_backend() -> str:
     return _selection.host_backend
 
 
+def known_backends() -> tuple[str, ...]:
+    """Return the names of the backends that have registered kernels, the reference among them."""
+    return tuple(sorted(_selection.known))
+
+
 def reference_call_counts() -> dict[str, int]:
     """Return the number of reference calls of each op that had any."""
     return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}
@@ -185,7 +199,10 @@ def reference_call_counts() -> dict[str, int]:
 
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
-    """Call ``tap(op, args)`` after every op until the block ends; taps do not nest."""
+    """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.
+
+    The tap runs the kernel, with ``op.run(candidate, args)``.
+    """
     assert _selection.tap is None, "a tap is set already"
     _selection.tap = tap
     try:

@@ -18,8 +18,8 @@ from pyvt.mathutil import cdiv
 from pyvt.ops.numerics import Array, accum_dtype, round_into
 from pyvt.tensor.dtype import F32, F64, FLOATS, I32
 
-PAGED_ATTENTION = declare("paged_attention")
-MERGE_ATTN_STATES = declare("merge_attn_states")
+PAGED_ATTENTION = declare("paged_attention", num_outputs=2)
+MERGE_ATTN_STATES = declare("merge_attn_states", num_outputs=2)
 
 # Scores that the reference holds at a time: 8 MB in f32.
 _MAX_TILE_SCORES = 1 << 21

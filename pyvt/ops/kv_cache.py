@@ -11,8 +11,8 @@ from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, round_into
 from pyvt.tensor.dtype import FLOATS, I64
 
-RESHAPE_AND_CACHE = declare("reshape_and_cache")
-COPY_BLOCKS = declare("copy_blocks")
+RESHAPE_AND_CACHE = declare("reshape_and_cache", num_outputs=2)
+COPY_BLOCKS = declare("copy_blocks", num_outputs=2)
 GATHER_BLOCKS = declare("gather_blocks")
 SCATTER_BLOCKS = declare("scatter_blocks")
 

@@ -12,7 +12,7 @@ from pyvt.ops.selection import largest
 from pyvt.tensor.dtype import F32, F64, I64
 
 LOG_SOFTMAX = declare("log_softmax")
-TOP_LOGPROBS = declare("top_logprobs")
+TOP_LOGPROBS = declare("top_logprobs", num_outputs=4)
 
 TopLogprobs = tuple[Array, Array, Array, Array]
 

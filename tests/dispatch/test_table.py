@@ -281,15 +281,17 @@ def test_reference_meets_infinities_without_a_warning(recorder: Recorder) -> Non
     assert np.isnan(out[0])
 
 
-def test_tap_sees_every_call_after_it_ran(recorder: Recorder) -> None:
+def test_tap_is_given_every_call_and_runs_it(recorder: Recorder) -> None:
     recorder.add_reference()
-    seen: list[tuple[str, int, int]] = []
+    seen: list[tuple[str, str, int, int]] = []
 
-    def tap(op: Op, args: tuple[Any, ...]) -> None:
-        seen.append((op.name, len(args), len(recorder.calls)))
+    def tap(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
+        num_before = len(recorder.calls)
+        op.run(candidate, args)
+        seen.append((op.name, candidate.backend, num_before, len(recorder.calls)))
 
     with tapped(tap):
         recorder.op(ONE, ONE)
     recorder.op(ONE)
 
-    assert seen == [("twirl", 2, 1)]
+    assert seen == [("twirl", "numpy", 0, 1)]

@@ -1,0 +1,99 @@
+"""Trace: nothing between equal sides, and the very place where one is wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyvt.dispatch import Candidate, get_op
+from pyvt.errors import CheckpointError, ConfigError
+from pyvt.models.decoder import DecoderForCausalLM
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_runs import load_case, write_case
+from pyvt.testing.trace import dump_differences, read_dump, shadow_run, trace_parity
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_case(MODEL_CASES_BY_NAME["qwen3"], tmp_path_factory.mktemp("trace"))
+
+
+@pytest.fixture(scope="module")
+def model(path: Path) -> DecoderForCausalLM:
+    return load_case(path).model
+
+
+@pytest.fixture
+def faulty_rms_norm() -> Iterator[None]:
+    """A backend whose only kernel is wrong from the fourth call on: in layer 1 of the model."""
+    op = get_op("rms_norm")
+    reference = op.of_backend("numpy")
+    assert reference is not None
+    calls = []
+
+    def kernel(out: Any, *inputs: Any) -> None:
+        calls.append(out)
+        reference.kernel(out, *inputs)
+        if len(calls) > 3:
+            out *= 1.001
+
+    candidate = Candidate("faulty", "host", kernel, 1)
+    op.register(candidate)
+    yield
+    op.candidates.remove(candidate)
+
+
+def test_shadow_of_the_reference_differs_nowhere(model: DecoderForCausalLM) -> None:
+    shadow = shadow_run(model, [1, 2, 3], "numpy", "numpy")
+
+    assert shadow.first is None
+    assert shadow.num_compared > 20
+    assert shadow.num_without_kernel == 0
+
+
+@pytest.mark.usefixtures("faulty_rms_norm")
+def test_shadow_names_the_first_wrong_op(model: DecoderForCausalLM) -> None:
+    shadow = shadow_run(model, [1, 2, 3], "numpy", "faulty")
+
+    assert shadow.first is not None
+    assert shadow.first.where == "model.layers.1.self_attn.q_norm rms_norm"
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_dump_of_transformers_is_met_after_every_layer(
+    name: str, goldens_root: Path, tmp_path: Path
+) -> None:
+    loaded = load_case(write_case(MODEL_CASES_BY_NAME[name], tmp_path))
+    dump = read_dump(goldens_root / "trace" / f"{name}.npz")
+
+    found = dump_differences(loaded.model, dump["prompt_ids"].tolist(), dump, "numpy")
+
+    assert [where for where, _ in found][-1] == "logits"
+    assert len(found) == loaded.config.num_layers + 1
+    assert [where for where, difference in found if not difference.is_within] == []
+
+
+def test_dump_that_differs_names_the_layer(path: Path, goldens_root: Path, tmp_path: Path) -> None:
+    dump = read_dump(goldens_root / "trace" / "qwen3.npz")
+    dump["layer.1"] = dump["layer.1"] * np.float32(1.01)
+    np.savez(tmp_path / "bent.npz", **dump)
+    lines: list[str] = []
+
+    code = trace_parity(str(path), "", "numpy", str(tmp_path / "bent.npz"), print=lines.append)
+
+    assert code == 1
+    assert lines[-1] == "trace numpy against bent.npz: first at model.layers.1"
+
+
+def test_trace_unknown_backend_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="'cuda' is not loaded"):
+        trace_parity(str(path), "x", "numpy", "cuda", print=print)
+
+
+def test_trace_file_that_is_no_dump_is_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"PK\x03\x04 not a zip")
+
+    with pytest.raises(CheckpointError, match=r"x\.npz"):
+        trace_parity(str(path), "", "numpy", str(tmp_path / "x.npz"), print=print)
