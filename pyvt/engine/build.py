@@ -220,7 +220,7 @@ def _tokenizer(files: ModelFiles) -> Tokenizer:
 def _chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
     if not files.chat_templates:
         return None
-    return ChatTemplate(dict(files.chat_templates), tokenizer.specials)
+    return ChatTemplate.for_tokenizer(files.chat_templates, tokenizer)
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

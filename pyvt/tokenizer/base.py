@@ -30,7 +30,9 @@ class RenderedPrompt:
 
 def restore(guarded: str, stand_ins: Mapping[str, str]) -> str:
     """Return a guarded text with its stand-ins turned back."""
-    return guarded.translate({ord(key): char for key, char in stand_ins.items()})
+    for stand_in, char in stand_ins.items():  # a few; replace is ten times as fast as translate
+        guarded = guarded.replace(stand_in, char)
+    return guarded
 
 
 class Tokenizer(Protocol):

@@ -71,7 +71,7 @@ class ChatTemplate:
         templates: Mapping[str, str],
         specials: Mapping[str, str],
         *,
-        control_texts: Iterable[str] = (),
+        control_texts: Iterable[str],
         limits: Limits | None = None,
     ) -> None:
         self._templates = dict(templates)

@@ -18,12 +18,13 @@ the literal: such occurrences keep their characters, but for the first one of a 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
 from pyvt.errors import RequestError
+from pyvt.tokenizer.base import restore
 
 # Roles are words of the protocol: "<|" + role + "|>" is how some templates write a control token.
 KNOWN_ROLES = frozenset(
@@ -117,17 +118,15 @@ class StandIns:
 
     def guarded(self, text: str) -> str:
         """Return a caller's string with its risky characters replaced."""
-        chars = set(text)
-        risky = {char for char in chars if self._guard.is_border(char)}
+        risky = sorted(char for char in set(text) if self._guard.is_border(char))
         if not risky:
             return self._broken(text) if self._guard.is_middle(text) else text
-        table = str.maketrans({char: self._stand_in(char) for char in risky})
         pieces: list[str] = []
         done = 0
         for start, stop in self._guard.kept_spans(text):
-            pieces += (text[done:start].translate(table), text[start:stop])
+            pieces += (self._replaced(text[done:start], risky), text[start:stop])
             done = stop
-        pieces.append(text[done:].translate(table))
+        pieces.append(self._replaced(text[done:], risky))
         result = "".join(pieces)
         if len(pieces) == 1:
             return result
@@ -151,11 +150,12 @@ class StandIns:
 
     def restored(self, text: str) -> str:
         """Return a guarded text as the caller wrote it."""
-        return text.translate(self._restore_table)
+        return restore(text, self.originals)
 
-    @property
-    def _restore_table(self) -> Mapping[int, str]:
-        return {ord(stand_in): char for stand_in, char in self.originals.items()}
+    def _replaced(self, text: str, chars: Iterable[str]) -> str:
+        for char in chars:
+            text = text.replace(char, self._stand_in(char))
+        return text
 
     def _broken(self, text: str) -> str:
         """Replace the first character that is no space."""

@@ -1,10 +1,9 @@
 """A tokenizer that runs on a ``tokenizers`` object.
 
-Two objects share one model: the full one, and a plain one that has no control tokens among its
-added tokens. A rendered chat is encoded by the full one in one piece. Only a run between two
-control tokens that holds a stand-in is encoded again, with its own characters, by the plain one.
-The full object too encodes the runs between added tokens one by one, so the ids of ordinary text
-are those of the one piece.
+A rendered chat without stand-ins goes through that object in one piece. Else two more are made: one
+that knows the added tokens and no model, to find the template's control tokens, and one with the
+same model but without control tokens, for the runs between them. The full object too encodes the
+runs between added tokens one by one, so the ids of ordinary text are those of the one piece.
 """
 
 import json
@@ -35,6 +34,7 @@ class FastTokenizer:
         self._full = full
         self._vocabulary = vocabulary
         self._control = vocabulary.control
+        self._forgeable_ids = frozenset(self._control.keys() - {vocabulary.unknown_id})
         self._prefix_ids = prefix_ids
         self._suffix_ids = suffix_ids
 
@@ -77,10 +77,9 @@ class FastTokenizer:
     def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
         """See ``Tokenizer.encode_rendered``."""
         check_unicode(rendered.text, "messages")
-        encoding = self._full.encode(rendered.guarded, add_special_tokens=False)
         if rendered.guarded == rendered.text:
-            return list(encoding.ids)
-        return list(self._with_plain_runs(encoding, rendered))
+            return list(self._full.encode(rendered.text, add_special_tokens=False).ids)
+        return list(self._ids_of_runs(rendered))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """See ``Tokenizer.decode``."""
@@ -94,21 +93,19 @@ class FastTokenizer:
         """See ``Tokenizer.token_text``."""
         return self._vocabulary.bytes_of(token_id).decode("utf-8", "replace")
 
-    def _with_plain_runs(self, encoding: Any, rendered: RenderedPrompt) -> Iterator[int]:
-        """Yield the ids of an encoding of ``guarded``, with runs that hold stand-ins redone."""
-        ids, offsets = encoding.ids, encoding.offsets
-        borders = [idx for idx, token_id in enumerate(ids) if token_id in self._control]
-        run_idx, run_start = 0, 0
-        for idx in (*borders, len(ids)):
-            stop = offsets[idx][0] if idx < len(ids) else len(rendered.guarded)
-            run = rendered.text[run_start:stop]
-            if run == rendered.guarded[run_start:stop]:
-                yield from ids[run_idx:idx]
-            else:
-                yield from self._plain_ids(run, is_first=run_start == 0)
-            if idx < len(ids):
-                yield ids[idx]
-                run_idx, run_start = idx + 1, offsets[idx][1]
+    def _ids_of_runs(self, rendered: RenderedPrompt) -> Iterator[int]:
+        """Yield the ids of control tokens and of the runs between them, put right again."""
+        control_ids = {text: token_id for token_id, text in self._control.items()}
+        found = self._splitter.encode(rendered.guarded)
+        run_start = 0
+        for text, (start, stop) in zip(found.tokens, found.offsets, strict=True):
+            token_id = control_ids.get(text)
+            if token_id is None:
+                continue  # a harmless added token is part of its run
+            yield from self._plain_ids(rendered.text[run_start:start], is_first=run_start == 0)
+            yield token_id
+            run_start = stop
+        yield from self._plain_ids(rendered.text[run_start:], is_first=run_start == 0)
 
     def _plain_ids(self, text: str, *, is_first: bool) -> list[int]:
         """Return the ids of a text in which no control token counts."""
@@ -116,21 +113,22 @@ class FastTokenizer:
         ids = [
             self._plain_id_to_full.get(token_id, token_id) for token_id in plain.encode(text).ids
         ]
-        forged = self._control.keys() - {self._vocabulary.unknown_id}
-        if len(text) > 1 and not forged.isdisjoint(ids):
+        if len(text) > 1 and not self._forgeable_ids.isdisjoint(ids):
             # A model whose merges spell a control token: character by character they cannot.
             return [token_id for char in text for token_id in plain.encode(char).ids]
         return ids
 
     @cached_property
-    def _plain(self) -> tokenizers.Tokenizer:
-        plain = tokenizers.Tokenizer(self._full.model)
+    def _splitter(self) -> tokenizers.Tokenizer:
+        splitter = tokenizers.Tokenizer(tokenizers.models.BPE())
         if self._full.normalizer is not None:
-            plain.normalizer = self._full.normalizer
-        if self._full.pre_tokenizer is not None:
-            plain.pre_tokenizer = self._full.pre_tokenizer
-        plain.add_tokens(self._harmless_tokens)
-        return plain
+            splitter.normalizer = self._full.normalizer
+        splitter.add_tokens(list(self._full.get_added_tokens_decoder().values()))
+        return splitter
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        return self._without_control(self._full.pre_tokenizer)
 
     @cached_property
     def _plain_inside(self) -> tokenizers.Tokenizer:
@@ -139,12 +137,16 @@ class FastTokenizer:
         if '"prepend_scheme":"first"' not in state:
             return self._plain
         donor = {"pre_tokenizer": json.loads(state.replace(':"first"', ':"never"')), **_EMPTY}
-        inside = tokenizers.Tokenizer(self._full.model)
-        inside.pre_tokenizer = tokenizers.Tokenizer.from_str(json.dumps(donor)).pre_tokenizer
+        return self._without_control(tokenizers.Tokenizer.from_str(json.dumps(donor)).pre_tokenizer)
+
+    def _without_control(self, pre_tokenizer: Any) -> tokenizers.Tokenizer:
+        plain = tokenizers.Tokenizer(self._full.model)
         if self._full.normalizer is not None:
-            inside.normalizer = self._full.normalizer
-        inside.add_tokens(self._harmless_tokens)
-        return inside
+            plain.normalizer = self._full.normalizer
+        if pre_tokenizer is not None:
+            plain.pre_tokenizer = pre_tokenizer
+        plain.add_tokens(self._harmless_tokens)
+        return plain
 
     @cached_property
     def _harmless_tokens(self) -> list[tokenizers.AddedToken]:

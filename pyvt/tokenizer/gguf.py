@@ -4,7 +4,7 @@ Keys, all below ``tokenizer.ggml.``:
 
 1. ``model``: "gpt2" or "llama". ``pre``: the pre-tokenizer of "gpt2", a row of ``PRE_TOKENIZERS``.
 2. ``tokens``: one text an id. ``token_type``: 1 normal, 2 unknown, 3 control, 4 user-defined,
-   5 unused, 6 byte; any integer type. Types 3 and 4 are added tokens, 3 is special too.
+   5 unused, 6 byte; any integer type. Types 2, 3 and 4 are added tokens, 2 and 3 special too.
 3. ``merges`` (gpt2): "left right", best first. ``scores`` (llama): one float a token.
 4. ``bos/eos/eot/eom/unknown/padding_token_id``; ``add_bos_token``, ``add_eos_token``,
    ``add_space_prefix``.
@@ -103,8 +103,9 @@ def _vocabulary(keys: TokenizerKeys, spelling: Spelling, strips_first_space: boo
     texts = keys.texts("tokens")
     types = keys.numbers("token_type", len(texts), "integers")
     ids = {name: keys.token_id(key, len(texts)) for name, key in _SPECIAL_KEYS.items()}
-    added = np.flatnonzero((types == _CONTROL) | (types == _USER_DEFINED)).tolist()
-    special = np.flatnonzero((types == _CONTROL) | (types == _UNKNOWN)).tolist()
+    is_special = (types == _CONTROL) | (types == _UNKNOWN)
+    added = np.flatnonzero(is_special | (types == _USER_DEFINED)).tolist()
+    special = np.flatnonzero(is_special).tolist()
     unknown_ids = np.flatnonzero(types == _UNKNOWN).tolist()
     return Vocabulary(
         size=len(texts),
