@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -138,11 +138,12 @@ def _hidden(model: DecoderForCausalLM, ids: list[int]) -> Array:
 
 def read_dump(path: Path) -> dict[str, Array]:
     """Return the arrays of an oracle's dump. Raises CheckpointError where it is none."""
-    try:
-        with np.load(path) as stored:
-            dump = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, BadZipFile) as error:
-        raise CheckpointError(f"[trace] dump {str(path)!r}: {error}", path=path) from error
+    if not is_zipfile(path):
+        raise CheckpointError(
+            f"[trace] dump {str(path)!r}: expected an .npz of parity/dump_trace.py", path=path
+        )
+    with np.load(path) as stored:
+        dump = {name: stored[name] for name in stored.files}
     if not {"prompt_ids", "logits", "layer.0"} <= dump.keys():
         raise CheckpointError(
             f"[trace] dump {str(path)!r}: expected prompt_ids, layer.0 … and logits; "

@@ -31,9 +31,9 @@ class FakeRunner:
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
-    """Stands in for the module that does the work."""
+    """Stands in for the modules that do the work."""
     fake = FakeRunner()
-    monkeypatch.setattr(parity, "_runner", lambda: fake)
+    monkeypatch.setattr(parity, "_testing", lambda module: fake)
     return fake
 
 
