@@ -34,12 +34,24 @@ def parity() -> None:
 )
 @click.option("--backend", default="numpy", show_default=True, help="who computes")
 @click.option("--only", help="one section: ops, models, text or real")
+@click.option("--record", type=click.Path(path_type=Path), help="file to write the results to")
 def run(
-    goldens: Path, model: Path | None, real: Path | None, backend: str, only: str | None
+    goldens: Path,
+    model: Path | None,
+    real: Path | None,
+    backend: str,
+    only: str | None,
+    record: Path | None,
 ) -> int:
     """Compute every golden and print the counts; exit code 1 where one is out of tolerance."""
     code: int = _testing("parity").run_parity(
-        goldens, model=model, real=real, backend=backend, only=only, print=click.echo
+        goldens,
+        model=model,
+        real=real,
+        backend=backend,
+        only=only,
+        record=record,
+        print=click.echo,
     )
     return code
 

@@ -1,4 +1,4 @@
-"""The generated pages of ``docs/reference``: one table row a page.
+"""The generated pages of ``docs/reference`` and ``docs/status.md``: one table row a page.
 
 ``python -m pyvt.testing.docs`` writes the pages of a checkout, ``--check`` compares them. A page is
 a path and a function that takes the root of the checkout and returns the text. The text depends on
@@ -20,6 +20,7 @@ from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing.docs_formats import formats_page
+from pyvt.testing.docs_parity import parity_rows, parity_sections, status_rows
 from pyvt.testing.op_cases import FAMILIES, OpCase
 
 NOTE = "<!-- Written by `python -m pyvt.testing.docs`; do not edit. -->\n"
@@ -91,8 +92,14 @@ def _op_row(op: str, cases: Sequence[OpCase], root: Path) -> Sequence[str]:
         code(get_op(op).composite),
         str(len(cases)),
         str(len(goldens)),
-        f"{', '.join(origins)}: {manifest['oracle']['callable']}",
+        _origin(origins, manifest["oracle"]["callable"]),
     )
+
+
+def _origin(origins: Iterable[str], called: str) -> str:
+    """Return the kinds of origin and what was called; a SELF row names itself already."""
+    kinds = ", ".join(origins)
+    return called if called.lower().startswith(kinds) else f"{kinds}: {called}"
 
 
 def envs_page(root: Path) -> str:
@@ -109,10 +116,36 @@ def envs_page(root: Path) -> str:
     )
 
 
+def parity_page(root: Path) -> str:
+    """Return the page of measured errors."""
+    return (
+        f"{NOTE}\n# Parity\n\n"
+        "What a run of every golden measured, `pyvt parity run --record`. The error is the\n"
+        "largest absolute one over an op's goldens; the share is the largest of the bound, which\n"
+        "`pyvt/testing/tolerance.py` gives by op class and dtype; 1 is the bound.\n\n"
+        f"{table(('section', 'backend', 'label', 'figure'), parity_sections(root))}\n"
+        f"{table(('op', 'backend', 'dtype', 'goldens', 'error', 'share'), parity_rows(root))}"
+    )
+
+
+def status_page(root: Path) -> str:
+    """Return the page of capabilities."""
+    return (
+        f"{NOTE}\n# Status\n\n"
+        "One row a capability, with the command that shows it. Labels: PASS ran and was seen;\n"
+        "SIMULATED ran on an emulator; NOT_RUN_HARDWARE needs a device, NOT_RUN_ARTIFACT a\n"
+        "checkpoint or program, that was not there; NOT_CLAIMED is not built. A row that did not\n"
+        "run has no figure.\n\n"
+        f"{table(('capability', 'command', 'label', 'figure'), status_rows(root))}"
+    )
+
+
 PAGES = (
     Page("docs/reference/ops.md", ops_page),
     Page("docs/reference/envs.md", envs_page),
     Page("docs/reference/formats.md", lambda _: formats_page()),
+    Page("docs/reference/parity.md", parity_page),
+    Page("docs/status.md", status_page),
 )
 
 

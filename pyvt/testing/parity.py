@@ -1,14 +1,14 @@
 """``pyvt parity run``: every golden on a backend, with counts and measured errors.
 
 Sections, each a table row of ``SECTIONS``: ops, tiny models, greedy text of a real file, and rows
-for checkpoints that this checkout cannot bring. A section prints its lines and returns whether all
-is within its bounds.
+for checkpoints that this checkout cannot bring. A section prints its lines and returns a label and
+what it measured; ``--record`` keeps both, for the pages of ``docs/``.
 """
 
 import json
 import subprocess
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,6 +65,19 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What a section found: a label and the measured figures in words, "" where nothing ran."""
+
+    label: str
+    figure: str = ""
+    op_rows: "tuple[OpRow, ...]" = ()
+
+
+def _label(is_good: bool) -> str:
+    return "PASS" if is_good else "FAIL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpRow:
     """The measured errors of one op in one dtype."""
 
@@ -105,7 +118,7 @@ def op_rows(goldens: Iterable[Golden]) -> list[OpRow]:
     ]
 
 
-def _run_ops(run: Run) -> bool:
+def _run_ops(run: Run) -> Section:
     rows = op_rows(read_op_goldens(run.goldens))
     for row in rows:
         if row.num_failed:
@@ -113,11 +126,10 @@ def _run_ops(run: Run) -> bool:
     count = sum(row.num_goldens for row in rows)
     failed = sum(row.num_failed for row in rows)
     num_ops = len({row.op for row in rows})
-    run.print(
-        f"ops: {count - failed} of {count} goldens of {num_ops} ops within tolerance "
-        f"(at least {MIN_OP_GOLDENS} expected)"
-    )
-    return failed == 0 and count >= MIN_OP_GOLDENS
+    figure = f"{count - failed} of {count} goldens of {num_ops} ops within tolerance"
+    run.print(f"ops: {figure} (at least {MIN_OP_GOLDENS} expected)")
+    label = _label(failed == 0 and count >= MIN_OP_GOLDENS)
+    return Section(label=label, figure=figure, op_rows=tuple(rows))
 
 
 def _judge_model(golden: ModelGolden, folder: Path, dtype: str) -> Difference:
@@ -131,7 +143,8 @@ def _judge_model(golden: ModelGolden, folder: Path, dtype: str) -> Difference:
     return max(differences, key=lambda d: (not d.is_within, d.share_of_bound))
 
 
-def _run_models(run: Run) -> bool:
+def _run_models(run: Run) -> Section:
+    figures = []
     goldens = list(read_model_goldens(run.goldens))
     is_good = len(goldens) >= MIN_MODEL_GOLDENS
     with TemporaryDirectory() as folder:
@@ -139,14 +152,15 @@ def _run_models(run: Run) -> bool:
             differences = {g.case: _judge_model(g, Path(folder), dtype) for g in goldens}
             failed = [name for name, d in differences.items() if not d.is_within]
             worst = max(d.max_error for d in differences.values())
-            run.print(
-                f"models {dtype}: {len(goldens) - len(failed)} of {len(goldens)} tiny models "
-                f"equal transformers, largest logit error {worst:.1e}"
+            figures.append(
+                f"{dtype}: {len(goldens) - len(failed)} of {len(goldens)} tiny models equal "
+                f"transformers, largest logit error {worst:.1e}"
             )
+            run.print(f"models {figures[-1]}")
             for name in failed:
                 run.print(f"  FAIL {name}: {differences[name].reason}")
             is_good &= not failed
-    return is_good
+    return Section(label=_label(is_good), figure="; ".join(figures))
 
 
 def forced_verdicts(path: Path, goldens: Iterable[TextGolden]) -> dict[str, TextVerdict]:
@@ -208,42 +222,44 @@ def read_prompts(goldens: Path) -> dict[str, str]:
     return {prompt["id"]: prompt["text"] for prompt in prompts}
 
 
-def _run_text(run: Run) -> bool:
+def _run_text(run: Run) -> Section:
     path = run.model or hub.locate(TEXT_MODEL)
     if path is None:
         run.print(f"text: NOT_RUN_ARTIFACT, run `pyvt pull {TEXT_MODEL}` first")
-        return True
+        return Section(label="NOT_RUN_ARTIFACT")
     goldens = list(read_text_goldens(run.goldens, path.stem.lower()))
-    is_good = True
+    by_oracle = {o: [g for g in goldens if g.oracle == o] for o in POLICIES}
+    is_good = all(len(prompts) >= MIN_TEXT_PROMPTS for prompts in by_oracle.values())
+    figures = []
     for oracle, verdict in forced_verdicts(path, goldens).items():
         problems = verdict.problems(POLICIES[oracle])
-        num_prompts = sum(golden.oracle == oracle for golden in goldens)
-        worst = max(verdict.gaps, default=0.0)
-        run.print(
-            f"text {path.stem} against {oracle}: {num_prompts} prompts, "
-            f"{verdict.num_positions} positions, {len(verdict.gaps)} differ "
-            f"(worst {worst:.4f} nat)" + "".join(f", FAIL {problem}" for problem in problems)
+        figures.append(
+            f"{len(verdict.gaps)} of {verdict.num_positions} positions differ from {oracle}, "
+            f"worst {max(verdict.gaps, default=0.0):.2f} nat"
         )
-        is_good &= not problems and num_prompts >= MIN_TEXT_PROMPTS
+        run.print(f"text, {len(by_oracle[oracle])} prompts: {', '.join([figures[-1], *problems])}")
+        is_good &= not problems
     llm = text_engine(path, run.backend)
-    exact = [golden for golden in goldens if golden.oracle == "transformers"]
+    exact = by_oracle["transformers"]
     parted = free_differences(llm, exact)
-    cut = unequal_prompt_ids(
-        llm, (g for g in goldens if g.oracle == "llama.cpp"), read_prompts(run.goldens)
+    cut = unequal_prompt_ids(llm, by_oracle["llama.cpp"], read_prompts(run.goldens))
+    figures.append(
+        f"free-running text equals transformers on {len(exact) - len(parted)} of {len(exact)}"
     )
-    run.print(
-        f"text {path.stem}: free-running text equals transformers on "
-        f"{len(exact) - len(parted)} of {len(exact)} prompts; prompt ids equal llama.cpp's on "
-        f"{len(exact) - len(cut)} of {len(exact)}"
-    )
-    return is_good and len(parted) <= MAX_FREE_DIFFERENCES and not cut
+    run.print(f"text: {figures[-1]}")
+    run.print(f"text: prompt ids equal llama.cpp's on {len(exact) - len(cut)} of {len(exact)}")
+    is_good &= len(parted) <= MAX_FREE_DIFFERENCES and not cut
+    return Section(label=_label(is_good), figure="; ".join(figures))
 
 
-def _run_real(run: Run) -> bool:
-    return all([run_real_model(row, run.real, run.backend, run.print) for row in REAL_MODELS])
+def _run_real(run: Run) -> Section:
+    labels = {run_real_model(row, run.real, run.backend, run.print) for row in REAL_MODELS}
+    if "FAIL" in labels:
+        return Section(label="FAIL")
+    return Section(label=labels.pop() if len(labels) == 1 else "PASS")
 
 
-SECTIONS: dict[str, Callable[[Run], bool]] = {
+SECTIONS: dict[str, Callable[[Run], Section]] = {
     "ops": _run_ops,
     "models": _run_models,
     "text": _run_text,
@@ -258,6 +274,7 @@ def run_parity(
     real: Path | None = None,
     backend: str = "numpy",
     only: str | None = None,
+    record: Path | None = None,
     print: Print,
 ) -> int:
     """Run the sections and return the exit code: 0 where all is within its bounds, else 1.
@@ -268,6 +285,7 @@ def run_parity(
         real: folder with real checkpoints, one subfolder each.
         backend: the host backend that computes.
         only: name of one section; None runs all.
+        record: file that the results are written to, as JSON.
         print: takes each line.
 
     Raises:
@@ -280,13 +298,22 @@ def run_parity(
     use_backend(backend)
     run = Run(goldens=goldens, model=model, real=real, backend=backend, print=print)
     chosen = [only] if only else list(SECTIONS)
-    verdicts = {name: SECTIONS[name](run) for name in chosen}
-    failed = [name for name, is_good in verdicts.items() if not is_good]
+    sections = {name: SECTIONS[name](run) for name in chosen}
+    if record is not None:
+        content = {"backend": backend, "sections": {k: asdict(v) for k, v in sections.items()}}
+        record.write_text(json.dumps(content, indent=1) + "\n")
+    failed = [name for name, section in sections.items() if section.label == "FAIL"]
     print(f"parity: {'FAIL ' + ', '.join(failed) if failed else 'PASS'}")
     return 1 if failed else 0
 
 
-DUMPERS = {"ops": "dump_ops.py", "models": "dump_model.py", "text": "dump_text.py"}
+DUMPERS = {
+    "ops": "dump_ops.py",
+    "models": "dump_model.py",
+    "text": "dump_text.py",
+    "tokenizer": "dump_tokenizer.py",
+    "trace": "dump_trace.py",
+}
 
 
 def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
@@ -294,8 +321,8 @@ def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
 
     Args:
         python: path of the interpreter.
-        what: a dumper's name (``ops``, ``models``, ``text``) and its arguments; none runs the
-            first two, which need no argument.
+        what: a dumper's name, a key of ``DUMPERS``, and its arguments; none runs ``ops`` and
+            ``models``, which need no argument.
         print: takes each line.
 
     Raises ConfigError outside a checkout or for an unknown dumper.

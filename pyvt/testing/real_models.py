@@ -48,20 +48,20 @@ REAL_MODELS = (
 
 def run_real_model(
     row: RealModel, real: Path | None, backend: str, print: Callable[[str], None]
-) -> bool:
-    """Judge one row and print its line; a checkpoint that is not there is no failure."""
+) -> str:
+    """Judge one row, print its line and return its label."""
     goldens = Path("parity") / "goldens"
     path = None if real is None else _folder_of(row, real)
     if path is None:
         where = "no --real folder" if real is None else f"not below {real}"
         print(f"real {row.repository}@{row.revision[:12]}: NOT_RUN_ARTIFACT, {where}")
-        return True
+        return "NOT_RUN_ARTIFACT"
     if not (goldens / "text" / row.folder_name).is_dir():
         print(
             f"real {row.repository}: NOT_RUN_ARTIFACT, no golden; write it with "
             f"`python parity/dump_text.py transformers {path}`"
         )
-        return True
+        return "NOT_RUN_ARTIFACT"
     config = EngineConfig(
         model=str(path), device=DeviceConfig(backend=backend, dtype=row.dtype), max_model_len=2048
     )
@@ -74,7 +74,7 @@ def run_real_model(
         for text, output in zip(texts, outputs, strict=True)
     ]
     print(f"real {row.repository}: {sum(equal)} of {len(equal)} prompts equal")
-    return all(equal)
+    return "PASS" if all(equal) else "FAIL"
 
 
 def _folder_of(row: RealModel, real: Path) -> Path | None:

@@ -1,0 +1,163 @@
+"""The pages of measured evidence: ``docs/reference/parity.md`` and ``docs/status.md``.
+
+Both are made from records that are committed: ``parity/measured/<backend>.json``, written by
+``pyvt parity run --record``, and ``benchmarks/results/<name>.json``, written by the benchmarks.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyvt.testing.record import RunRecord
+
+LABELS = ("PASS", "SIMULATED", "NOT_RUN_HARDWARE", "NOT_RUN_ARTIFACT", "NOT_CLAIMED")
+LABELS_THAT_RAN = ("PASS", "SIMULATED")
+
+
+def measured(root: Path) -> dict[str, Any]:
+    """Return the recorded parity runs by backend."""
+    paths = sorted((root / "parity" / "measured").glob("*.json"))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def parity_rows(root: Path) -> list[tuple[str, ...]]:
+    """Return the table op × backend × dtype: goldens, largest error, share of its bound."""
+    return [
+        (
+            f"`{row['op']}`",
+            backend,
+            row["dtype"],
+            str(row["num_goldens"]),
+            f"{row['max_error']:.1e}",
+            f"{row['share_of_bound']:.2f}",
+        )
+        for backend, record in measured(root).items()
+        for row in record["sections"]["ops"]["op_rows"]
+    ]
+
+
+def parity_sections(root: Path) -> list[tuple[str, ...]]:
+    """Return the table section × backend: label and figure."""
+    return [
+        (name, backend, section["label"], section["figure"] or "–")
+        for backend, record in measured(root).items()
+        for name, section in record["sections"].items()
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """One row of the status page.
+
+    Attributes:
+        name: what pyvt can do.
+        command: the command that shows it.
+        label: one of ``LABELS``, or a function that takes it from a record.
+        figure: takes what was measured from a record; None where the command's exit code says all.
+    """
+
+    name: str
+    command: str
+    label: str | Callable[[Path], str]
+    figure: Callable[[Path], str] | None = None
+
+    def label_in(self, root: Path) -> str:
+        """Return the label in this checkout."""
+        return self.label if isinstance(self.label, str) else self.label(root)
+
+    def figure_in(self, root: Path) -> str:
+        """Return the figure in this checkout, empty where there is none."""
+        return self.figure(root) if self.figure is not None else ""
+
+
+def _parity(section: str) -> dict[str, Any]:
+    def entry(root: Path) -> dict[str, Any]:
+        found: dict[str, Any] = measured(root)["numpy"]["sections"][section]
+        return found
+
+    return {
+        "command": f"pyvt parity run --only {section}",
+        "label": lambda root: entry(root)["label"],
+        "figure": lambda root: entry(root)["figure"],
+    }
+
+
+def _speed(name: str) -> Callable[[Path], str]:
+    def figure(root: Path) -> str:
+        record = RunRecord.from_json((root / f"benchmarks/results/{name}.json").read_text())
+        values = ", ".join(f"{f.name} {f.median:.3g} {f.unit}" for f in record.figures)
+        return f"{values} ({record.machine.cpu}, {record.threads} threads)"
+
+    return figure
+
+
+CAPABILITIES = (
+    Capability(name="Ops equal other people's code", **_parity("ops")),
+    Capability(name="Tiny Llama and Qwen3 models equal transformers", **_parity("models")),
+    Capability(name="SmolLM2-135M Q4_1: greedy text", **_parity("text")),
+    Capability(
+        name="Qwen3-0.6B and Qwen3.6-35B-A3B: greedy text of the released checkpoints",
+        command="pyvt parity run --only real --real FOLDER",
+        label=lambda root: str(measured(root)["numpy"]["sections"]["real"]["label"]),
+    ),
+    Capability(
+        name="19 GGUF block formats, bit for bit",
+        command="pytest tests/ops/test_quant_gguf.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Llama and Qwen3 from safetensors and GGUF, single and split",
+        command="pytest tests/models tests/weights",
+        label="PASS",
+    ),
+    Capability(
+        name="Broken model files are refused by name",
+        command="pytest tests/weights/test_bad_files.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Tokenizers and chat templates equal tokenizers, transformers and llama.cpp",
+        command="pytest tests/tokenizer",
+        label="PASS",
+    ),
+    Capability(
+        name="Engine: continuous batching, chunked prefill, preemption, abort",
+        command="pytest tests/engine tests/scheduler tests/test_llm.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Command line: generate, chat, inspect, pull, parity",
+        command="pytest tests/cli tests/hub",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt pull` of a Hugging Face repository",
+        command="pyvt pull Qwen/Qwen3-0.6B",
+        label="NOT_RUN_ARTIFACT",
+    ),
+    Capability(
+        name="Speed of the NumPy reference, SmolLM2-135M Q4_1",
+        command="python -m benchmarks.bench_reference",
+        label="PASS",
+        figure=_speed("reference"),
+    ),
+    Capability(name="Native CPU backend", command="–", label="NOT_CLAIMED"),
+    Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
+    Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
+    Capability(name="OpenAI server", command="–", label="NOT_CLAIMED"),
+)
+
+
+def status_rows(root: Path) -> list[tuple[str, ...]]:
+    """Return the rows of the status page."""
+    return [
+        (
+            capability.name,
+            capability.command if capability.command == "–" else f"`{capability.command}`",
+            capability.label_in(root),
+            capability.figure_in(root) or "–",
+        )
+        for capability in CAPABILITIES
+    ]
