@@ -105,6 +105,7 @@ class Rendering:
 
 
 def check_binop(rendering: Rendering, operator: str, left: Any, right: Any) -> None:
+    """Raise LimitError for an operator whose result would be too large."""
     match operator:
         case "*":
             for value, count in ((left, right), (right, left)):
@@ -131,6 +132,7 @@ def _check_bits(left: Any, right: Any, bits: Callable[[int, int], int]) -> None:
 
 
 def check_format(rendering: Rendering, template: str, marker: str, values: Iterable[Any]) -> None:
+    """Raise LimitError for a format whose result could be too long."""
     weights = [1, *map(rendering.weigh, values)]
     check_ints(values)
     if _WIDE_FIELD.search(template):
@@ -139,6 +141,7 @@ def check_format(rendering: Rendering, template: str, marker: str, values: Itera
 
 
 def check_ints(values: Iterable[Any]) -> None:
+    """Raise LimitError for a width or count that no text needs."""
     for value in values:
         if isinstance(value, int) and abs(value) > _MAX_WIDTH:
             raise LimitError(f"the template asks for a width of {value}")
@@ -147,6 +150,7 @@ def check_ints(values: Iterable[Any]) -> None:
 def check_method(
     rendering: Rendering, receiver: str | bytes | int, name: str, args: tuple[Any, ...]
 ) -> None:
+    """Raise LimitError for a method call whose result would be too long."""
     check_ints(args)
     if not isinstance(receiver, str):
         return
@@ -162,6 +166,7 @@ def _check_replace(rendering: Rendering, text: Any, old: Any, new: Any) -> None:
 
 
 def check_filter(rendering: Rendering, name: str, value: Any, settings: tuple[Any, ...]) -> None:
+    """Raise LimitError for a filter whose result would be too long."""
     match name:
         case "join" if isinstance(value, list | tuple | dict | str):
             size = max((len(s) for s in settings if isinstance(s, str)), default=0)
@@ -186,6 +191,7 @@ def _width(setting: str | int) -> int:
 
 
 def listed_within(rendering: Rendering, values: Iterator[Any]) -> list[Any]:
+    """Return the items of an iterator, which are weighed as they come."""
     listed, weight = [], 0
     for value in values:
         rendering.tick()
