@@ -35,6 +35,14 @@ class Limits:
     max_value: int = 4_000_000
     max_total: int = 128_000_000
 
+    def for_input(self, num_chars: int) -> "Limits":
+        """Return limits that leave room for a template to handle so long an input."""
+        return Limits(
+            time_s=self.time_s,
+            max_value=max(self.max_value, 4 * num_chars),
+            max_total=max(self.max_total, 32 * num_chars),
+        )
+
 
 class Rendering:
     """The state of one rendering: what is left of the limits, and how guarded text is read.
@@ -156,7 +164,7 @@ def check_method(
         return
     if name == "replace" and len(args) >= 2:
         _check_replace(rendering, receiver, args[0], args[1])
-    if name == "join" and args and isinstance(args[0], list | tuple | dict):
+    if name == "join" and args and isinstance(args[0], str | list | tuple | dict):
         rendering.check(rendering.weigh(args[0]) + len(receiver) * len(args[0]))
 
 
