@@ -28,7 +28,8 @@ from pyvt.tokenizer.template_limits import Limits, Rendering
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 _MAX_TEMPLATE_CHARS = 1_000_000
-_OWN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+# Variables of a template that are arguments of ``ChatTemplate.render``, never among ``kwargs``.
+RENDER_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _PREVIEW: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
     {"role": "assistant", "content": "Hi there"},
@@ -136,7 +137,7 @@ class ChatTemplate:
         Raises:
             RequestError: messages of a wrong form, or whatever the template says is wrong.
         """
-        for name in kwargs.keys() & (_OWN_NAMES | self._specials.keys()):
+        for name in kwargs.keys() & self._specials.keys():
             raise RequestError(
                 f"[chat] chat_template_kwargs: {name!r} is set by pyvt",
                 param="chat_template_kwargs",
