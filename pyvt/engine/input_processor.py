@@ -13,7 +13,7 @@ from pyvt.errors import RequestError
 from pyvt.messages import EngineCoreRequest
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
-from pyvt.tokenizer.chat_template import ChatTemplate
+from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
@@ -67,11 +67,12 @@ class InputProcessor:
                 code="unsupported_value",
             )
         _check_messages(messages)
+        variables = dict(chat_template_kwargs or {})
+        taken = [name for name in variables if name in RENDER_ARGUMENTS]
+        if taken:
+            raise _refused("chat_template_kwargs", "names that pyvt does not set itself", taken[0])
         return self.chat_template.render(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            **dict(chat_template_kwargs or {}),
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
         )
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:

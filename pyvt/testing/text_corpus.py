@@ -4,6 +4,7 @@ import random
 import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import cycle
+from typing import Literal
 
 _SENTENCES = (
     "The quick brown fox doesn't jump over the lazy dog, he'd rather sleep.",
@@ -71,6 +72,7 @@ _LITERALS = (
     "<0x0A>",
     "[PAD151936]",
 )
+_FORMS: tuple[Literal["NFD", "NFKD", "NFC"], ...] = ("NFD", "NFKD", "NFC")
 _PLANES = (
     (0x00, 0x7F),
     (0x80, 0x24F),
@@ -115,8 +117,9 @@ def _digits(rng: random.Random) -> str:
 
 
 def _decomposed(rng: random.Random) -> str:
-    form = rng.choice(("NFD", "NFKD", "NFC"))
-    return unicodedata.normalize(form, _words(rng)) + rng.choice(("", "e\u0301\u0323", "\u0308"))
+    return unicodedata.normalize(rng.choice(_FORMS), _words(rng)) + rng.choice(
+        ("", "e\u0301\u0323", "\u0308")
+    )
 
 
 def _unicode(rng: random.Random) -> str:

@@ -20,6 +20,7 @@ from pyvt.tokenizer.history import (
     plain_data,
     plain_messages,
     split_reasoning,
+    with_empty_content,
     with_split_reasoning,
 )
 from pyvt.tokenizer.sandbox import ChatEnvironment, render
@@ -27,7 +28,8 @@ from pyvt.tokenizer.template_limits import Limits, Rendering
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 _MAX_TEMPLATE_CHARS = 1_000_000
-_OWN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+# Variables of a template that are arguments of ``ChatTemplate.render``, never among ``kwargs``.
+RENDER_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _PREVIEW: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
     {"role": "assistant", "content": "Hi there"},
@@ -45,6 +47,9 @@ _TEMPLATE_FAULTS = (
     TypeError,
     ValueError,
 )
+
+# What a template raises that takes a content for granted.
+_ABSENCE_FAULTS = (jinja2.UndefinedError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,9 @@ class ChatTemplate:
     ) -> RenderedPrompt:
         """Render a chat.
 
+        Clients send tool calls with no content. Where the template fails for that alone, it is
+        given an empty one.
+
         Args:
             messages: objects with ``role`` and what the template wants; not changed.
             tools: JSON schemas of tools.
@@ -129,7 +137,7 @@ class ChatTemplate:
         Raises:
             RequestError: messages of a wrong form, or whatever the template says is wrong.
         """
-        for name in kwargs.keys() & (_OWN_NAMES | self._specials.keys()):
+        for name in kwargs.keys() & self._specials.keys():
             raise RequestError(
                 f"[chat] chat_template_kwargs: {name!r} is set by pyvt",
                 param="chat_template_kwargs",
@@ -143,19 +151,31 @@ class ChatTemplate:
             "documents": plain_data(documents, "documents"),
             **plain_data(kwargs, "chat_template_kwargs"),
         }
-        stand_ins = StandIns(
-            compiled.guard, (compiled.source, *all_strings(plain), *all_strings(data))
-        )
+        texts = (compiled.source, *all_strings(plain), *all_strings(data))
+        stand_ins = StandIns(compiled.guard, texts)
         variables = {
             **self._specials,
             **{name: stand_ins.guarded_data(value) for name, value in data.items()},
-            "messages": [_guarded_message(message, compiled, stand_ins) for message in plain],
             "add_generation_prompt": add_generation_prompt,
         }
         rendering = Rendering(
-            self._limits, stand_ins.guarded, stand_ins.restored, stand_ins.originals
+            self._limits.for_input(sum(map(len, texts))),
+            stand_ins.guarded,
+            stand_ins.restored,
+            stand_ins.originals,
         )
-        guarded = self._run(compiled, rendering, variables)
+
+        def run(chat: list[Message]) -> str:
+            guarded = [_guarded_message(message, compiled, stand_ins) for message in chat]
+            return self._run(compiled, rendering, {**variables, "messages": guarded})
+
+        try:
+            guarded = run(plain)
+        except RequestError as error:
+            filled = [with_empty_content(message) for message in plain]
+            if filled == plain or not isinstance(error.__cause__, _ABSENCE_FAULTS):
+                raise
+            guarded = run(filled)
         return RenderedPrompt.from_guarded(guarded, stand_ins.originals)
 
     def preview(self) -> str:

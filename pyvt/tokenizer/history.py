@@ -106,3 +106,10 @@ def with_split_reasoning(message: Message) -> Message:
         return message
     reasoning, answer = split
     return {**message, "content": answer, "reasoning_content": reasoning, "thinking": reasoning}
+
+
+def with_empty_content(message: Message) -> Message:
+    """Return a message of tool calls alone with an empty content; another one as it is."""
+    if "tool_calls" in message and "content" not in message:
+        return {**message, "content": ""}
+    return message

@@ -153,6 +153,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         rendering.tick()
         receiver = getattr(__obj, "__self__", None)
         if isinstance(__obj, BuiltinMethodType) and isinstance(receiver, str | bytes | int):
+            if __obj.__name__ == "join" and args and isinstance(args[0], Iterable):
+                args = (_listed(rendering, args[0]), *args[1:])
             check_method(rendering, receiver, __obj.__name__, args)
             if isinstance(receiver, str) and __obj.__name__ in _CASE_METHODS:
                 original = rendering.restored(receiver)
@@ -264,12 +266,19 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
             args = (*args[:value_idx], value, *args[value_idx + 1 :])
             return rendering.made(rendering.guarded(str(function(*args, **kwargs))))
         if isinstance(value, Iterator) and name in ("join", "list"):
-            value = rendering.made(listed_within(rendering, value))
+            value = _listed(rendering, value)
             args = (*args[:value_idx], value, *args[value_idx + 1 :])
         check_filter(rendering, name, value, settings)
         return rendering.made(function(*args, **kwargs))
 
     return bounded
+
+
+def _listed(rendering: Rendering, values: Iterable[Any]) -> Any:
+    """Return what can be weighed: the items of an iterator or a view as a list."""
+    if isinstance(values, str | list | tuple | dict):
+        return values
+    return rendering.made(listed_within(rendering, iter(values)))
 
 
 def _sum(values: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:

@@ -35,6 +35,14 @@ class Limits:
     max_value: int = 4_000_000
     max_total: int = 128_000_000
 
+    def for_input(self, num_chars: int) -> "Limits":
+        """Return limits that leave room for a template to handle so long an input."""
+        return Limits(
+            time_s=self.time_s,
+            max_value=max(self.max_value, 4 * num_chars),
+            max_total=max(self.max_total, 32 * num_chars),
+        )
+
 
 class Rendering:
     """The state of one rendering: what is left of the limits, and how guarded text is read.
@@ -105,6 +113,7 @@ class Rendering:
 
 
 def check_binop(rendering: Rendering, operator: str, left: Any, right: Any) -> None:
+    """Raise LimitError for an operator whose result would be too large."""
     match operator:
         case "*":
             for value, count in ((left, right), (right, left)):
@@ -131,6 +140,7 @@ def _check_bits(left: Any, right: Any, bits: Callable[[int, int], int]) -> None:
 
 
 def check_format(rendering: Rendering, template: str, marker: str, values: Iterable[Any]) -> None:
+    """Raise LimitError for a format whose result could be too long."""
     weights = [1, *map(rendering.weigh, values)]
     check_ints(values)
     if _WIDE_FIELD.search(template):
@@ -139,6 +149,7 @@ def check_format(rendering: Rendering, template: str, marker: str, values: Itera
 
 
 def check_ints(values: Iterable[Any]) -> None:
+    """Raise LimitError for a width or count that no text needs."""
     for value in values:
         if isinstance(value, int) and abs(value) > _MAX_WIDTH:
             raise LimitError(f"the template asks for a width of {value}")
@@ -147,12 +158,13 @@ def check_ints(values: Iterable[Any]) -> None:
 def check_method(
     rendering: Rendering, receiver: str | bytes | int, name: str, args: tuple[Any, ...]
 ) -> None:
+    """Raise LimitError for a method call whose result would be too long."""
     check_ints(args)
     if not isinstance(receiver, str):
         return
     if name == "replace" and len(args) >= 2:
         _check_replace(rendering, receiver, args[0], args[1])
-    if name == "join" and args and isinstance(args[0], list | tuple | dict):
+    if name == "join" and args and isinstance(args[0], str | list | tuple | dict):
         rendering.check(rendering.weigh(args[0]) + len(receiver) * len(args[0]))
 
 
@@ -162,6 +174,7 @@ def _check_replace(rendering: Rendering, text: Any, old: Any, new: Any) -> None:
 
 
 def check_filter(rendering: Rendering, name: str, value: Any, settings: tuple[Any, ...]) -> None:
+    """Raise LimitError for a filter whose result would be too long."""
     match name:
         case "join" if isinstance(value, list | tuple | dict | str):
             size = max((len(s) for s in settings if isinstance(s, str)), default=0)
@@ -186,6 +199,7 @@ def _width(setting: str | int) -> int:
 
 
 def listed_within(rendering: Rendering, values: Iterator[Any]) -> list[Any]:
+    """Return the items of an iterator, which are weighed as they come."""
     listed, weight = [], 0
     for value in values:
         rendering.tick()

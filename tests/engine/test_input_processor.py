@@ -8,6 +8,7 @@ from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.errors import RequestError
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.fakes import FakeTokenizer
+from pyvt.tokenizer import ChatTemplate
 from pyvt.tokenizer.base import RenderedPrompt
 
 PROCESSOR = InputProcessor(
@@ -164,3 +165,12 @@ def test_render_without_a_template_is_refused() -> None:
 class FakeTemplate:
     def render(self, messages: Any, **kwargs: Any) -> RenderedPrompt:
         raise AssertionError("a refused message reached the template")
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])
+def test_render_template_variable_that_is_an_argument_is_refused(name: str) -> None:
+    template = ChatTemplate.for_tokenizer({"default": "x"}, FakeTokenizer())
+    processor = InputProcessor(FakeTokenizer(), template, PROCESSOR.limits)
+
+    with pytest.raises(RequestError, match=f"names that pyvt does not set itself, got '{name}'"):
+        processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs={name: []})

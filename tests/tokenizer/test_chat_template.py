@@ -261,3 +261,18 @@ def test_none_is_the_same_as_absent() -> None:
     messages = [{"role": "assistant", "content": None, "tool_calls": None}]
 
     assert render("{{ 'content' in messages[0] }}", messages) == "False"
+
+
+def test_tool_calls_without_content_are_rendered_where_transformers_fails(
+    qwen3_template: ChatTemplate,
+) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    chat = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    filled = [chat[0], {**chat[1], "content": ""}]
+
+    assert qwen3_template.render(chat) == qwen3_template.render(filled)
+    with pytest.raises(RequestError, match="no attribute 'content'"):
+        qwen3_template.render([{"role": "user"}])

@@ -72,6 +72,12 @@ BOMBS = [
     pytest.param(
         doubling("{% set ns.x = ns.x.join(['x', 'x', 'x']) %}"), "100000", id="join method"
     ),
+    pytest.param(
+        "{{ ('x' * 9999).join('x' * 9999) }}", "over 100000", id="join method, characters"
+    ),
+    pytest.param(
+        "{{ ('x' * 9999).join(range(9999) | map('string')) }}", "100000", id="join method, iterator"
+    ),
     pytest.param("{{ 'x'.center(10**9) }}", "a width of 1000000000", id="center"),
     pytest.param("{{ 'x' | center(10**9) }}", "a width of 1000000000", id="center filter"),
     pytest.param("{{ '%1000000000d' % 1 }}", "field of millions", id="wide field"),
@@ -140,6 +146,14 @@ def test_default_limits_end_a_loop_in_time_while_others_render() -> None:
 
     assert fine == ["<x>" * 10] * 20
     assert others_s < 3
+
+
+def test_input_over_the_limits_of_a_value_is_rendered() -> None:
+    messages = [{"role": "user", "content": "word" * 300_000}] * 5
+    source = "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}"
+    chats = ChatTemplate({"default": source}, {}, control_texts=("<|x|>",))
+
+    assert len(chats.render(messages).text) > Limits().max_value
 
 
 def test_long_chats_are_within_the_limits() -> None:
