@@ -40,11 +40,12 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
 def test_parity_run_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:
     result = run_command(
         *("parity", "run", "--goldens", "g", "-m", "m.gguf", "--real", "r"),
-        *("--backend", "cpu", "--only", "norm"),
+        *("--backend", "cpu", "--only", "norm", "--record", "out.json"),
     )
 
     assert (result.code, result.out) == (1, "1 of 2 goldens agree\n")
     settings = {"model": Path("m.gguf"), "real": Path("r"), "backend": "cpu", "only": "norm"}
+    settings |= {"record": Path("out.json")}
     assert runner.calls == [(Path("g"), settings)]
 
 

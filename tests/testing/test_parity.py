@@ -1,0 +1,106 @@
+"""The parity runner: what it counts, what fails it, and greedy text of the real file."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyvt.errors import CheckpointError, ConfigError
+from pyvt.testing import parity
+from pyvt.testing.parity import (
+    forced_verdicts,
+    free_differences,
+    read_prompts,
+    run_parity,
+    text_engine,
+    unequal_prompt_ids,
+)
+from pyvt.testing.text_parity import POLICIES, TextGolden, read_text_goldens
+
+MODEL = "smollm2-135m-instruct.q4_1"
+# The two longest prompts take as long as the other 22; they run under `make test-all`.
+LONG = ("table", "long")
+
+
+@pytest.fixture
+def goldens(goldens_root: Path) -> list[TextGolden]:
+    return list(read_text_goldens(goldens_root, MODEL))
+
+
+def _cut(goldens: list[TextGolden], *, is_long: bool) -> list[TextGolden]:
+    return [golden for golden in goldens if (golden.prompt_id in LONG) == is_long]
+
+
+@pytest.mark.parametrize(
+    "is_long", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_text_of_the_real_file_meets_both_oracles(
+    smollm2_path: Path, goldens: list[TextGolden], is_long: bool
+) -> None:
+    verdicts = forced_verdicts(smollm2_path, _cut(goldens, is_long=is_long))
+
+    assert verdicts.keys() == POLICIES.keys()
+    for oracle, verdict in verdicts.items():
+        assert verdict.num_positions >= len(LONG) * 60
+        assert verdict.problems(POLICIES[oracle]) == []
+
+
+def test_free_running_text_and_prompt_ids_equal_the_oracles(
+    smollm2_path: Path, goldens: list[TextGolden], goldens_root: Path
+) -> None:
+    llm = text_engine(smollm2_path, "numpy")
+    exact = [golden for golden in goldens if golden.oracle == "transformers"]
+    cut = [golden for golden in goldens if golden.oracle == "llama.cpp"]
+
+    assert len(exact) == len(cut) == 24
+    assert len(free_differences(llm, exact)) <= 1
+    assert unequal_prompt_ids(llm, cut, read_prompts(goldens_root)) == []
+
+
+def test_run_without_goldens_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no manifest below"):
+        run_parity(tmp_path, only="ops", print=print)
+
+
+def test_run_of_an_unknown_section_names_the_known(goldens_root: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'ops'"):
+        run_parity(goldens_root, only="op", print=print)
+
+
+def test_run_with_a_bent_golden_fails(goldens_root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ops" / "relu"
+    shutil.copytree(goldens_root / "ops" / "relu", folder)
+    path = next(folder.glob("*.npz"))
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    arrays |= {name: array + 1 for name, array in arrays.items() if ".out." in name}
+    np.savez(path, allow_pickle=False, **arrays)
+    lines: list[str] = []
+
+    code = run_parity(tmp_path, only="ops", print=lines.append)
+
+    assert code == 1
+    assert any(line.startswith("  FAIL relu f32") for line in lines)
+
+
+def test_run_with_too_few_goldens_fails(goldens_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(goldens_root / "ops" / "relu", tmp_path / "ops" / "relu")
+    lines: list[str] = []
+
+    assert run_parity(tmp_path, only="ops", print=lines.append) == 1
+    assert lines[-1] == "parity: FAIL ops"
+
+
+def test_real_rows_without_a_folder_did_not_run(goldens_root: Path) -> None:
+    lines: list[str] = []
+
+    code = run_parity(goldens_root, only="real", print=lines.append)
+
+    assert code == 0
+    assert ["NOT_RUN_ARTIFACT" in line for line in lines] == [True, True, False]
+
+
+def test_dump_unknown_is_refused() -> None:
+    with pytest.raises(ConfigError, match="valid names"):
+        parity.dump_parity("python", ("nothing",), print=print)
