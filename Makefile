@@ -4,19 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
-export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-all fixtures lint fmt docs parity clean
 
 demo: $(VENV)/.core
-	OPENBLAS_NUM_THREADS=2 $(BIN)/pyvt pull smollm2-135m
-	OPENBLAS_NUM_THREADS=2 $(BIN)/pyvt generate --chat --max-new-tokens 48 "What is the capital of France?"
+	$(BIN)/pyvt pull smollm2-135m
+	$(BIN)/pyvt generate --chat --max-new-tokens 48 "What is the capital of France?"
 
 test: $(VENV)/.dev fixtures
-	$(BIN)/python -m pytest -q -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
 test-all: $(VENV)/.dev fixtures
-	$(BIN)/python -m pytest -q
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 fixtures: $(VENV)/.core
 	$(BIN)/python -m tests.fixtures
@@ -35,13 +34,13 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m pyvt.testing.docs
 
 parity: $(VENV)/.core
-	$(BIN)/pyvt parity run
+	$(BIN)/pyvt parity run --record parity/measured/numpy.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "pyvt needs Python 3.11 or newer; try make PYTHON=python3.11"'
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "pyvt needs Python 3.11 or newer; try make PYTHON=python3.11"'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(SOURCES) | $(VENV)/bin/python
