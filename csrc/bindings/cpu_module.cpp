@@ -1,0 +1,51 @@
+// The Python module of the CPU backend: expands CPU_OPS into bindings and the table OPS; a new op
+// needs no edit here. The GIL is released around every op.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/view.h"
+#include "cpu/kernel_table.h"
+#include "cpu/ops.h"
+#include "cpu/thread_pool.h"
+
+namespace py = pybind11;
+using namespace pyvt;
+
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "Kernels of the CPU backend.";
+
+  py::object bf16 = py::module_::import("ml_dtypes").attr("bfloat16");
+  bindings::bf16_descriptor() = py::dtype::from_args(bf16).release().ptr();
+
+  py::object kernel_error = py::module_::import("pyvt.errors").attr("KernelError");
+  static PyObject* error_type = kernel_error.release().ptr();
+  py::register_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Error& error) {
+      PyErr_SetString(error_type, error.what());
+    }
+  });
+
+  py::dict ops;
+#define PYVT_BIND(op, dtypes)                                      \
+  m.def(#op, &cpu::op, py::call_guard<py::gil_scoped_release>());  \
+  ops[#op] = dtypes;
+  CPU_OPS(PYVT_BIND)
+#undef PYVT_BIND
+  m.attr("OPS") = ops;
+
+  py::dict numbers;
+#define PYVT_NUMBER(name, text, number, block, bytes) \
+  numbers[text] = py::make_tuple(number, block, bytes);
+  PYVT_DTYPES(PYVT_NUMBER)
+#undef PYVT_NUMBER
+  m.attr("DTYPES") = numbers;
+
+  m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
+  m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
+  m.def("set_num_threads", &cpu::set_num_threads, py::arg("count"), "Set the threads of a region.");
+  m.def("num_usable_cores", &cpu::num_usable_cores, "Cores by affinity and quota.");
+  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<py::gil_scoped_release>(),
+        "End and join the workers.");
+}

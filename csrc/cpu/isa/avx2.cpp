@@ -1,0 +1,35 @@
+// The kernel table of the level avx2: every kernel body compiled with its flags, nothing exported
+// but the table.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernel_table.h"
+#include "pyvt/half.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace pyvt::cpu {
+namespace {
+
+#include "cpu/simd/avx2.h"
+
+#include "cpu/kernels/norm-inl.h"
+
+KernelTable make() {
+  KernelTable table = {};
+  table.isa = "avx2";
+  fill_norm(table);
+  return table;
+}
+
+}  // namespace
+
+const KernelTable& avx2_table() {
+  static const KernelTable table = make();
+  return table;
+}
+
+}  // namespace pyvt::cpu

@@ -1,0 +1,116 @@
+// The vector vocabulary on AVX2, FMA and F16C: eight lanes of f32.
+#pragma once
+
+#include <immintrin.h>
+
+#include "cpu/simd/types.h"
+
+namespace simd {
+
+constexpr int kLanes = 8;
+
+struct Vec {
+  __m256 v;
+};
+
+inline Vec set1(float x) { return {_mm256_set1_ps(x)}; }
+inline Vec zero() { return {_mm256_setzero_ps()}; }
+
+inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+
+inline Vec load(const Bf16* p) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
+}
+
+// Round to nearest even; a NaN keeps its sign and becomes quiet.
+inline void store(Bf16* p, Vec a) {
+  const __m256i bits = _mm256_castps_si256(a.v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
+  const __m256i kept = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, is_nan), 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(kept, kept), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+
+inline Vec load(const F16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline void store(F16* p, Vec a) {
+  const __m128i half = _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
+}
+
+// The first n < kLanes elements; the other lanes are zero.
+template <typename T>
+inline Vec load_first(const T* p, int n) {
+  T lanes[kLanes] = {};
+  for (int i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+template <typename T>
+inline void store_first(T* p, Vec a, int n) {
+  T lanes[kLanes];
+  store(lanes, a);
+  for (int i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline Vec div(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+// a * b + c, rounded once.
+inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+
+// Lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).
+inline float sum(Vec a) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+
+inline float max_lane(Vec a) {
+  __m128 half = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+// e^x by 2^n · e^r, |r| ≤ ln2/2, a polynomial of degree 7 (relative error 2e-7). Below -87.3 the
+// result is 0 (no subnormals), above 88.7 infinity; NaN stays NaN.
+inline Vec exp(Vec a) {
+  const __m256 x = a.v;
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145752f), x);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
+  __m256 p = _mm256_set1_ps(1.0f / 5040);
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+  // 2^n in two factors, so that n = 128 does not overflow the exponent on the way.
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i low = _mm256_srai_epi32(whole, 1);
+  const __m256i high = _mm256_sub_epi32(whole, low);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256 scale_low = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(low, bias), 23));
+  const __m256 scale_high =
+      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(high, bias), 23));
+  __m256 y = _mm256_mul_ps(_mm256_mul_ps(p, scale_low), scale_high);
+  const __m256 is_low = _mm256_cmp_ps(x, _mm256_set1_ps(-87.33654f), _CMP_LT_OQ);
+  const __m256 is_high = _mm256_cmp_ps(x, _mm256_set1_ps(88.72284f), _CMP_GT_OQ);
+  y = _mm256_blendv_ps(y, _mm256_setzero_ps(), is_low);
+  y = _mm256_blendv_ps(y, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)), is_high);
+  const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+  return {_mm256_blendv_ps(y, x, is_nan)};
+}
+
+}  // namespace simd

@@ -1,0 +1,46 @@
+// The vector vocabulary with one lane: the portable level, and the oracle of the others.
+// Every ISA header has the same names; kernels see nothing else of the ISA.
+#pragma once
+
+#include <cmath>
+
+#include "cpu/simd/types.h"
+
+namespace simd {
+
+constexpr int kLanes = 1;
+
+struct Vec {
+  float v;
+};
+
+inline Vec set1(float x) { return {x}; }
+inline Vec zero() { return {0.0f}; }
+inline Vec load(const float* p) { return {*p}; }
+inline void store(float* p, Vec a) { *p = a.v; }
+inline Vec load(const Bf16* p) { return {pyvt::bf16_to_f32(p->bits)}; }
+inline void store(Bf16* p, Vec a) { p->bits = pyvt::f32_to_bf16(a.v); }
+inline Vec load(const F16* p) { return {pyvt::f16_to_f32(p->bits)}; }
+inline void store(F16* p, Vec a) { p->bits = pyvt::f32_to_f16(a.v); }
+
+// The first n < kLanes elements; the other lanes are zero.
+template <typename T>
+inline Vec load_first(const T*, int) {
+  return zero();
+}
+template <typename T>
+inline void store_first(T*, Vec, int) {}
+
+inline Vec add(Vec a, Vec b) { return {a.v + b.v}; }
+inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
+inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }
+inline Vec div(Vec a, Vec b) { return {a.v / b.v}; }
+inline Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
+inline Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
+// a * b + c, rounded once.
+inline Vec fma(Vec a, Vec b, Vec c) { return {std::fma(a.v, b.v, c.v)}; }
+inline float sum(Vec a) { return a.v; }
+inline float max_lane(Vec a) { return a.v; }
+inline Vec exp(Vec a) { return {std::exp(a.v)}; }
+
+}  // namespace simd

@@ -1,0 +1,52 @@
+"""Native backends: each only registers kernels of declared ops in the dispatch table.
+
+A backend is loaded by name, once a process. Loading tells in words why it cannot be had; nothing
+here is needed for correctness.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+
+from pyvt.dispatch.table import REFERENCE_BACKEND
+from pyvt.errors import ConfigError, did_you_mean
+
+# Host backends, best first. Each module has `register() -> None`, which raises ImportError with the
+# reason where the backend cannot be used.
+BACKENDS = {"cpu": "pyvt.backends.cpu"}
+
+
+@cache
+def _attempt(name: str) -> str | None:
+    """Register a backend; return None, or the reason why not."""
+    try:
+        register: Callable[[], None] = import_module(BACKENDS[name]).register
+        register()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+def why_not(name: str) -> str | None:
+    """Return why a backend cannot be used, None where it can; loads it.
+
+    Raises ConfigError with the known names for an unknown one.
+    """
+    if name == REFERENCE_BACKEND:
+        return None
+    if name not in BACKENDS:
+        known = did_you_mean(name, [*BACKENDS, REFERENCE_BACKEND])
+        raise ConfigError(f"[backend] name: {name!r} is unknown; {known}", field="backend")
+    return _attempt(name)
+
+
+def load(name: str) -> None:
+    """Load a backend. Raises ConfigError with the reason where it cannot be had."""
+    reason = why_not(name)
+    if reason is not None:
+        raise ConfigError(f"[backend] {name}: cannot be used: {reason}", field="backend")
+
+
+def available() -> tuple[str, ...]:
+    """Return the host backends that can be used here, best first; the reference is the last."""
+    return (*(name for name in BACKENDS if why_not(name) is None), REFERENCE_BACKEND)
