@@ -43,6 +43,8 @@ PYBIND11_MODULE(_native, m) {
   m.attr("DTYPES") = numbers;
 
   m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
+  m.def("isa_names", &cpu::isa_names, "Levels that can be used, best first.");
+  m.def("use_isa", &cpu::use_isa, py::arg("name"), "Switch the kernel table; for tests.");
   m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
   m.def("set_num_threads", &cpu::set_num_threads, py::arg("count"), "Set the threads of a region.");
   m.def("num_usable_cores", &cpu::num_usable_cores, "Cores by affinity and quota.");

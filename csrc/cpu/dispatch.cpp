@@ -1,6 +1,8 @@
-// Picks the kernel table once: the best level that the CPU has, or the one that PYVT_CPU_ISA names.
+// Picks the kernel table: the best level that the CPU has, or the one that PYVT_CPU_ISA names.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "cpu/kernel_table.h"
 
@@ -36,23 +38,39 @@ const Level kLevels[] = {
     {"scalar", always, scalar_table},
 };
 
-const KernelTable& choose() {
-  const char* asked = std::getenv("PYVT_CPU_ISA");
-  const bool is_auto = asked == nullptr || *asked == '\0' || std::strcmp(asked, "auto") == 0;
+const KernelTable* find(const char* name) {
+  const bool is_auto = name == nullptr || *name == '\0' || std::strcmp(name, "auto") == 0;
   for (const Level& level : kLevels) {
-    if ((is_auto || std::strcmp(asked, level.name) == 0) && level.is_supported()) {
-      return level.table();
+    if ((is_auto || std::strcmp(name, level.name) == 0) && level.is_supported()) {
+      return &level.table();
     }
   }
-  detail::fail("cpu", "PYVT_CPU_ISA: expected a level that this CPU has and this build holds, got ",
-               asked);
+  detail::fail("cpu", "isa: expected one of ", isa_names(), ", got ", name);
 }
+
+std::atomic<const KernelTable*> chosen{nullptr};
 
 }  // namespace
 
+std::string isa_names() {
+  std::string names;
+  for (const Level& level : kLevels) {
+    if (!level.is_supported()) continue;
+    if (!names.empty()) names += ' ';
+    names += level.name;
+  }
+  return names;
+}
+
+void use_isa(const char* name) { chosen.store(find(name)); }
+
 const KernelTable& kernels() {
-  static const KernelTable& table = choose();
-  return table;
+  const KernelTable* table = chosen.load(std::memory_order_acquire);
+  if (table == nullptr) {
+    table = find(std::getenv("PYVT_CPU_ISA"));
+    chosen.store(table, std::memory_order_release);
+  }
+  return *table;
 }
 
 }  // namespace pyvt::cpu

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
@@ -39,5 +40,11 @@ struct KernelTable {
 
 // The table of the ISA that this process runs on; chosen at first use, PYVT_CPU_ISA forces it.
 const KernelTable& kernels();
+
+// The levels that this CPU has and this build holds, best first, separated by spaces.
+std::string isa_names();
+
+// Switches the table, for tests that compare levels. Throws for a level that is not there.
+void use_isa(const char* name);
 
 }  // namespace pyvt::cpu

@@ -4,9 +4,11 @@ A backend is loaded by name, once a process. Loading tells in words why it canno
 here is needed for correctness.
 """
 
+import json
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError, did_you_mean
@@ -16,6 +18,17 @@ from pyvt.errors import ConfigError, did_you_mean
 BACKENDS = {"cpu": "pyvt.backends.cpu"}
 
 
+def build_note(name: str) -> str:
+    """Return what the install wrote about a backend: how it was built, or why it was not."""
+    info = files("pyvt.backends") / "build_info.json"
+    if not info.is_file():
+        return "no record of a build: pyvt runs from its sources"
+    built = json.loads(info.read_text())[name]
+    if built["is_built"]:
+        return f"built with {built['compiler']} for {built['processor']}"
+    return f"not built at install: {built['reason']}"
+
+
 @cache
 def _attempt(name: str) -> str | None:
     """Register a backend; return None, or the reason why not."""
@@ -23,7 +36,7 @@ def _attempt(name: str) -> str | None:
         register: Callable[[], None] = import_module(BACKENDS[name]).register
         register()
     except ImportError as error:
-        return str(error)
+        return f"{error} ({build_note(name)})"
     return None
 
 

@@ -19,8 +19,7 @@ def native() -> ModuleType:
         from pyvt.backends.cpu import _native
     except ImportError as error:
         raise ImportError(
-            "the compiled module is missing; install with a C++ compiler on the PATH "
-            f"(pip install --force-reinstall --no-deps .): {error}"
+            f"the compiled module cannot be loaded: {error}; install anew with a C++ compiler"
         ) from error
     return _native
 
