@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError, did_you_mean
@@ -20,10 +21,11 @@ BACKENDS = {"cpu": "pyvt.backends.cpu"}
 
 def build_note(name: str) -> str:
     """Return what the install wrote about a backend: how it was built, or why it was not."""
-    info = files("pyvt.backends") / "build_info.json"
-    if not info.is_file():
+    try:
+        info = Path(str(distribution("pyvt").locate_file("pyvt/backends/build_info.json")))
+        built = json.loads(info.read_text())[name]
+    except (PackageNotFoundError, FileNotFoundError):
         return "no record of a build: pyvt runs from its sources"
-    built = json.loads(info.read_text())[name]
     if built["is_built"]:
         return f"built with {built['compiler']} for {built['processor']}"
     return f"not built at install: {built['reason']}"

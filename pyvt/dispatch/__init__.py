@@ -12,6 +12,7 @@ from pyvt.dispatch.table import (
     reference_call_counts,
     register,
     tapped,
+    undeclared_kernels,
     use_backend,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "reference_call_counts",
     "register",
     "tapped",
+    "undeclared_kernels",
     "use_backend",
 ]

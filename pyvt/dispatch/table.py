@@ -143,6 +143,8 @@ class _Selection:
 
 
 _OPS: dict[str, Op] = {}
+# Kernels of backends that were loaded before the ops: each waits for its declaration.
+_WAITING: dict[str, list[Candidate]] = {}
 _selection = _Selection()
 
 
@@ -151,6 +153,8 @@ def declare(name: str, *, num_outputs: int = 1, composite: tuple[str, ...] = ())
     if name in _OPS:
         raise ConfigError(f"[{name}] op: declared twice")
     op = _OPS[name] = Op(name, num_outputs, composite)
+    for candidate in _WAITING.pop(name, []):
+        op.register(candidate)
     return op
 
 
@@ -167,9 +171,17 @@ def all_ops() -> Iterator[Op]:
 
 
 def register(name: str, candidate: Candidate) -> None:
-    """Add a native kernel to a declared op; called by a backend's ``register()``."""
-    get_op(name).register(candidate)
+    """Add a native kernel; called by a backend's ``register()``, before the declaration or after."""
+    if name in _OPS:
+        _OPS[name].register(candidate)
+    else:
+        _WAITING.setdefault(name, []).append(candidate)
     _selection.known.add(candidate.backend)
+
+
+def undeclared_kernels() -> tuple[str, ...]:
+    """Return the names that a backend registered and no file of ``pyvt.ops`` declared."""
+    return tuple(sorted(_WAITING))
 
 
 def use_backend(name: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyvt import backends
-from pyvt.dispatch import get_op, use_backend
+from pyvt.dispatch import get_op, undeclared_kernels, use_backend
 from pyvt.testing.op_cases import ALL_CASES, OpCase, run_case
 from pyvt.testing.tolerance import compare
 
@@ -74,3 +74,7 @@ def test_native_op_gives_the_same_bits_on_any_number_of_threads(case: OpCase, dt
             np.testing.assert_array_equal(
                 array.view(np.uint8), other[name].view(np.uint8), err_msg=name
             )
+
+
+def test_every_native_kernel_has_a_declared_op() -> None:
+    assert undeclared_kernels() == ()
