@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "bindings/view.h"
+#include "bindings/op.h"
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/thread_pool.h"
@@ -28,12 +28,22 @@ PYBIND11_MODULE(_native, m) {
   });
 
   py::dict ops;
-#define PYVT_BIND(op, dtypes)                                      \
-  m.def(#op, &cpu::op, py::call_guard<py::gil_scoped_release>());  \
+#define PYVT_BIND(op, dtypes)          \
+  bindings::bind_op(m, #op, &cpu::op); \
   ops[#op] = dtypes;
   CPU_OPS(PYVT_BIND)
 #undef PYVT_BIND
   m.attr("OPS") = ops;
+
+  py::class_<cpu::Plan>(m, "Plan", "The op calls of a step, recorded once and run again.")
+      .def(py::init<>())
+      .def(
+          "start", [](cpu::Plan& plan) { cpu::recording_plan() = &plan; },
+          "Append the ops that this thread calls from now on.")
+      .def(
+          "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
+      .def("run", &cpu::Plan::run, py::call_guard<py::gil_scoped_release>(), "Run all calls.")
+      .def("__len__", &cpu::Plan::size);
 
   py::dict numbers;
 #define PYVT_NUMBER(name, text, number, block, bytes) \

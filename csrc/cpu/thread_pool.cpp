@@ -38,7 +38,9 @@ class Event {
   void advance() {
     value_.fetch_add(1, std::memory_order_seq_cst);
     if (num_sleepers_.load(std::memory_order_seq_cst) > 0) {
-      { std::lock_guard<std::mutex> lock(mutex_); }
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+      }
       changed_.notify_all();
     }
   }

@@ -33,9 +33,8 @@ void parallel_for(int64_t num_items, int64_t grain, F&& f) {
 template <typename F>
 void parallel_each(F&& f) {
   using Body = std::remove_reference_t<F>;
-  parallel_threads(
-      [](void* context, int thread_id) { (*static_cast<Body*>(context))(thread_id); },
-      const_cast<void*>(static_cast<const void*>(&f)));
+  parallel_threads([](void* context, int thread_id) { (*static_cast<Body*>(context))(thread_id); },
+                   const_cast<void*>(static_cast<const void*>(&f)));
 }
 
 // The threads of a region, the caller among them. Setting it takes effect at the next region.

@@ -171,7 +171,7 @@ def all_ops() -> Iterator[Op]:
 
 
 def register(name: str, candidate: Candidate) -> None:
-    """Add a native kernel; called by a backend's ``register()``, before the declaration or after."""
+    """Add a native kernel; a backend's ``register()`` calls it, before the declaration or after."""
     if name in _OPS:
         _OPS[name].register(candidate)
     else:

@@ -14,9 +14,8 @@
 namespace pyvt::cpu {
 namespace {
 
-#include "cpu/simd/avx2.h"
-
 #include "cpu/kernels/norm-inl.h"
+#include "cpu/simd/avx2.h"
 
 KernelTable make() {
   KernelTable table = {};

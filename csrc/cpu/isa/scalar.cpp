@@ -14,9 +14,8 @@
 namespace pyvt::cpu {
 namespace {
 
-#include "cpu/simd/scalar.h"
-
 #include "cpu/kernels/norm-inl.h"
+#include "cpu/simd/scalar.h"
 
 KernelTable make() {
   KernelTable table = {};

@@ -25,7 +25,7 @@ template <typename... Parts>
 
 }  // namespace pyvt
 
-#define PYVT_CHECK(op, condition, ...)                      \
-  do {                                                      \
+#define PYVT_CHECK(op, condition, ...)                       \
+  do {                                                       \
     if (!(condition)) ::pyvt::detail::fail(op, __VA_ARGS__); \
   } while (0)

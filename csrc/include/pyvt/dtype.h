@@ -7,22 +7,22 @@ namespace pyvt {
 
 // X(name in C++, name in Python, number, elements of a block, bytes of a block).
 // A number is that of the GGUF format where there is one.
-#define PYVT_DTYPES(X)          \
-  X(kF64, "f64", 28, 1, 8)      \
-  X(kF32, "f32", 0, 1, 4)       \
-  X(kF16, "f16", 1, 1, 2)       \
-  X(kBF16, "bf16", 30, 1, 2)    \
-  X(kI64, "i64", 27, 1, 8)      \
-  X(kI32, "i32", 26, 1, 4)      \
-  X(kI8, "i8", 24, 1, 1)        \
-  X(kU8, "u8", 100, 1, 1)       \
-  X(kU64, "u64", 101, 1, 8)     \
-  X(kBool, "bool", 102, 1, 1)   \
-  X(kQ4_0, "q4_0", 2, 32, 18)   \
-  X(kQ4_1, "q4_1", 3, 32, 20)   \
-  X(kQ5_0, "q5_0", 6, 32, 22)   \
-  X(kQ5_1, "q5_1", 7, 32, 24)   \
-  X(kQ8_0, "q8_0", 8, 32, 34)   \
+#define PYVT_DTYPES(X)           \
+  X(kF64, "f64", 28, 1, 8)       \
+  X(kF32, "f32", 0, 1, 4)        \
+  X(kF16, "f16", 1, 1, 2)        \
+  X(kBF16, "bf16", 30, 1, 2)     \
+  X(kI64, "i64", 27, 1, 8)       \
+  X(kI32, "i32", 26, 1, 4)       \
+  X(kI8, "i8", 24, 1, 1)         \
+  X(kU8, "u8", 100, 1, 1)        \
+  X(kU64, "u64", 101, 1, 8)      \
+  X(kBool, "bool", 102, 1, 1)    \
+  X(kQ4_0, "q4_0", 2, 32, 18)    \
+  X(kQ4_1, "q4_1", 3, 32, 20)    \
+  X(kQ5_0, "q5_0", 6, 32, 22)    \
+  X(kQ5_1, "q5_1", 7, 32, 24)    \
+  X(kQ8_0, "q8_0", 8, 32, 34)    \
   X(kQ4_K, "q4_k", 12, 256, 144) \
   X(kQ5_K, "q5_k", 13, 256, 176) \
   X(kQ6_K, "q6_k", 14, 256, 210)

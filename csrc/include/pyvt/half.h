@@ -19,7 +19,9 @@ static inline uint32_t f32_to_bits(float value) {
   return bits;
 }
 
-static inline float bf16_to_f32(uint16_t half) { return bits_to_f32(static_cast<uint32_t>(half) << 16); }
+static inline float bf16_to_f32(uint16_t half) {
+  return bits_to_f32(static_cast<uint32_t>(half) << 16);
+}
 
 static inline uint16_t f32_to_bf16(float value) {
   const uint32_t bits = f32_to_bits(value);

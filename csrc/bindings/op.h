@@ -1,0 +1,20 @@
+// Binds an op: it is appended to the plan that is being recorded, if any, and run without the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "bindings/view.h"
+#include "cpu/plan.h"
+
+namespace pyvt::bindings {
+
+template <typename... Args>
+void bind_op(py::module_& m, const char* name, void (*op)(Args...)) {
+  m.def(name, [op](Args... args) {
+    py::gil_scoped_release unlocked;
+    op(args...);
+    if (cpu::Plan* plan = cpu::recording_plan()) plan->append([op, args...] { op(args...); });
+  });
+}
+
+}  // namespace pyvt::bindings
