@@ -14,8 +14,9 @@
 namespace pyvt::cpu {
 namespace {
 
-#include "cpu/kernels/norm-inl.h"
 #include "cpu/simd/avx2.h"
+
+#include "cpu/kernels/norm-inl.h"
 
 KernelTable make() {
   KernelTable table = {};
