@@ -131,7 +131,11 @@ def test_inspect_verify_finds_a_shape_that_the_config_does_not_have(
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        pytest.param(_config(model_type="mamba"), "model_type: expected one of", id="family"),
+        pytest.param(
+            _config(model_type="mamba", architectures=["MambaForCausalLM"]),
+            "model_type: expected one of",
+            id="family",
+        ),
         pytest.param(_config(hidden_act="gelu"), "hidden_act", id="activation"),
         pytest.param(_config(hidden_size=None), "hidden_size", id="no_size"),
         pytest.param(
