@@ -60,6 +60,7 @@ def test_inspect_gguf_gives_its_quant_mix_and_tokenizer(
     }
     assert facts["tokenizer"]["kind"] == "GGUF gpt2, pre-tokenizer smollm"
     assert facts["tokenizer"]["vocab_size"] == 49_152
+    assert facts["eos_token_ids"] == [2, 0]
     assert facts["tensors"][0] == {
         "name": "model.embed_tokens.weight",
         "dtype": "q8_0",
