@@ -19,9 +19,11 @@ import torch
 import transformers
 
 from parity.hf_f64 import SUFFIX, modeling, reset_rope
+from pyvt.errors import did_you_mean
 from pyvt.testing.model_cases import (
     FAR_POSITIONS,
     MODEL_CASES,
+    MODEL_CASES_BY_NAME,
     ModelCase,
     ModelGolden,
     weights_sha256,
@@ -98,6 +100,11 @@ def dump(case: ModelCase) -> ModelGolden:
 
 def main(names: list[str]) -> None:
     """Dump the cases of these names, all where none is given."""
+    for name in names:
+        if name not in MODEL_CASES_BY_NAME:
+            hint = did_you_mean(name, MODEL_CASES_BY_NAME)
+            sys.exit(f"error: [dump] case: {name!r} is unknown; {hint}")
+    torch.set_num_threads(1)  # the order of sums, and so the last bit, depends on it
     for case in MODEL_CASES:
         if not names or case.name in names:
             golden = dump(case)

@@ -16,6 +16,7 @@ import numpy as np
 
 from parity.oracles import ORACLES, versions
 from parity.oracles.oracle import Arrays
+from pyvt.errors import did_you_mean
 from pyvt.testing.golden import Golden, write_op_goldens
 from pyvt.testing.op_cases import ALL_CASES, OpCase
 
@@ -49,6 +50,9 @@ def _goldens_of(case: OpCase) -> list[Golden]:
 
 def main(names: list[str]) -> None:
     """Dump the ops of these names, all where none is given."""
+    for op in names:
+        if op not in ORACLES:
+            sys.exit(f"error: [dump] op: {op!r} is unknown; {did_you_mean(op, ORACLES)}")
     for op in names or sorted({case.op for case in ALL_CASES}):
         cases = [case for case in ALL_CASES if case.op == op and case.has_golden]
         goldens = [golden for case in cases for golden in _goldens_of(case)]

@@ -51,7 +51,7 @@ class ModelReport:
             "rope": asdict(self.config.rope),
             "context": self.config.max_position_embeddings,
             "sliding_windows": self.windows(),
-            "eos_token_ids": list(self.config.eos_token_ids),
+            "eos_token_ids": self.eos_token_ids(),
             "sampling_defaults": asdict(self.config.sampling_defaults),
             "tokenizer": self.tokenizer_facts(),
             "chat_templates": dict(self.files.chat_templates),
@@ -111,6 +111,11 @@ class ModelReport:
             "weights_f32_bytes": F32.block_bytes * sum(info.size for info in self.infos),
             "kv_bytes_per_1k_tokens": {dtype.name: self._kv_bytes(dtype) for dtype in KV_DTYPES},
         }
+
+    def eos_token_ids(self) -> list[int]:
+        """Return the ids that end a text: the config files' and the tokenizer's."""
+        of_tokenizer = () if self.tokenizer is None else self.tokenizer.eos_token_ids
+        return list(dict.fromkeys([*self.config.eos_token_ids, *of_tokenizer]))
 
     def tokenizer_facts(self) -> dict[str, Any] | None:
         """Return the kind of tokenizer, its size and its special tokens; None without one."""

@@ -74,7 +74,8 @@ def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
 def dump(python: str, what: tuple[str, ...]) -> int:
     """Write the goldens of a checkout again, with the oracles of another Python.
 
-    WHAT is a dumper (ops, models or text) and its arguments; without it: ops and models.
+    WHAT is a dumper (ops, models, text, tokenizer or trace) and its arguments; without it: ops and
+    models. After ops and models come names of ops and of tiny models; none is all of them.
     """
     code: int = _testing("parity").dump_parity(python, what, print=click.echo)
     return code

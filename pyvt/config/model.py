@@ -195,11 +195,9 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
 
 def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     model_type = str(text.get("model_type") or "")
-    family = FAMILIES.get(model_type.removesuffix("_text"))
-    if family is not None:
-        return family
     architecture = next(iter(config.get("architectures") or ()), None)
-    family = None if model_type else _BY_ARCHITECTURE.get(str(architecture))
+    family = FAMILIES.get(model_type.removesuffix("_text"))
+    family = family or _BY_ARCHITECTURE.get(str(architecture))
     if family is None:
         known = ", ".join(f"{f.name} ({f.architecture})" for f in FAMILIES.values())
         raise UnsupportedError(

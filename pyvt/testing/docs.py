@@ -9,21 +9,24 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyvt
 from pyvt import envs, ops
+from pyvt.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
 from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
+from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing.docs_formats import formats_page
 from pyvt.testing.docs_parity import parity_rows, parity_sections, status_rows
 from pyvt.testing.op_cases import FAMILIES, OpCase
 
 NOTE = "<!-- Written by `python -m pyvt.testing.docs`; do not edit. -->\n"
+SETTINGS = (EngineConfig, CacheConfig, SchedulerConfig, DeviceConfig, SamplingParams)
 _OPS_HEADER = ("op", "what", "dtypes", "composite of", "cases", "goldens", "origin of the goldens")
 
 
@@ -116,6 +119,31 @@ def envs_page(root: Path) -> str:
     )
 
 
+def config_page(root: Path) -> str:
+    """Return the page of settings: a section for each dataclass, a row for each field with help."""
+    text = (
+        f"{NOTE}\n# Settings\n\n"
+        "The fields of the settings of an engine and of a request; options of commands are made\n"
+        "from them. `LLM(model, ...)` takes those of an engine by name, whatever their section.\n"
+    )
+    for owner in SETTINGS:
+        rows = [
+            (f"`{f.name}`", "–" if f.default is MISSING else f"`{f.default!r}`", _help_of(f))
+            for f in fields(owner)
+            if "help" in f.metadata
+        ]
+        body = table(("setting", "default", "what"), rows)
+        text += f"\n## {owner.__name__}\n\n{summary_of(owner)}\n\n{body}"
+    return text
+
+
+def _help_of(setting: Any) -> str:
+    choices = setting.metadata.get("choices")
+    return str(setting.metadata["help"]) + (
+        f"; one of {', '.join(map(str, choices))}" if choices else ""
+    )
+
+
 def parity_page(root: Path) -> str:
     """Return the page of measured errors."""
     return (
@@ -143,6 +171,7 @@ def status_page(root: Path) -> str:
 PAGES = (
     Page("docs/reference/ops.md", ops_page),
     Page("docs/reference/envs.md", envs_page),
+    Page("docs/reference/config.md", config_page),
     Page("docs/reference/formats.md", lambda _: formats_page()),
     Page("docs/reference/parity.md", parity_page),
     Page("docs/status.md", status_page),

@@ -6,6 +6,7 @@ what it measured; ``--record`` keeps both, for the pages of ``docs/``.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -253,7 +254,9 @@ def _run_text(run: Run) -> Section:
 
 
 def _run_real(run: Run) -> Section:
-    labels = {run_real_model(row, run.real, run.backend, run.print) for row in REAL_MODELS}
+    labels = {
+        run_real_model(row, run.real, run.goldens, run.backend, run.print) for row in REAL_MODELS
+    }
     if "FAIL" in labels:
         return Section(label="FAIL")
     return Section(label=labels.pop() if len(labels) == 1 else "PASS")
@@ -325,7 +328,7 @@ def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
             ``models``, which need no argument.
         print: takes each line.
 
-    Raises ConfigError outside a checkout or for an unknown dumper.
+    Raises ConfigError outside a checkout, for an unknown dumper and for a Python that is not there.
     """
     name, *arguments = what or ("ops",)
     if name not in DUMPERS:
@@ -335,10 +338,16 @@ def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
         raise ConfigError("[parity] dump: expected to run at the root of a checkout")
     commands = [[DUMPERS[name], *arguments]] if what else [[DUMPERS[n]] for n in ("ops", "models")]
     for script, *rest in commands:
-        print(f"{python} parity/{script} {' '.join(rest)}")
-        done = subprocess.run(
-            [python, str(folder / script), *rest], env={"PYTHONPATH": "."}, check=False
-        )
+        command = [python, str(folder / script), *rest]
+        print(" ".join(command))
+        try:
+            done = subprocess.run(command, env={**os.environ, "PYTHONPATH": "."}, check=False)
+        except OSError as error:
+            raise ConfigError(
+                f"[parity] python: expected a Python with the oracle's packages, got {python!r}: "
+                f"{error.strerror}",
+                field="python",
+            ) from error
         if done.returncode:
             return 1
     return 0

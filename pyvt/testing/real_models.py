@@ -47,10 +47,9 @@ REAL_MODELS = (
 
 
 def run_real_model(
-    row: RealModel, real: Path | None, backend: str, print: Callable[[str], None]
+    row: RealModel, real: Path | None, goldens: Path, backend: str, print: Callable[[str], None]
 ) -> str:
-    """Judge one row, print its line and return its label."""
-    goldens = Path("parity") / "goldens"
+    """Judge one row by its golden below ``goldens``, print its line and return its label."""
     path = None if real is None else _folder_of(row, real)
     if path is None:
         where = "no --real folder" if real is None else f"not below {real}"

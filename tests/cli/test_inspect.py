@@ -60,6 +60,7 @@ def test_inspect_gguf_gives_its_quant_mix_and_tokenizer(
     }
     assert facts["tokenizer"]["kind"] == "GGUF gpt2, pre-tokenizer smollm"
     assert facts["tokenizer"]["vocab_size"] == 49_152
+    assert facts["eos_token_ids"] == [2, 0]
     assert facts["tensors"][0] == {
         "name": "model.embed_tokens.weight",
         "dtype": "q8_0",
@@ -131,7 +132,11 @@ def test_inspect_verify_finds_a_shape_that_the_config_does_not_have(
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        pytest.param(_config(model_type="mamba"), "model_type: expected one of", id="family"),
+        pytest.param(
+            _config(model_type="mamba", architectures=["MambaForCausalLM"]),
+            "model_type: expected one of",
+            id="family",
+        ),
         pytest.param(_config(hidden_act="gelu"), "hidden_act", id="activation"),
         pytest.param(_config(hidden_size=None), "hidden_size", id="no_size"),
         pytest.param(

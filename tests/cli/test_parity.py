@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from pyvt.cli import parity
+from pyvt.testing.parity import DUMPERS
 from tests.cli.conftest import RunCommand
 
 
@@ -61,3 +62,9 @@ def test_parity_dump_hands_its_options_on(run_command: RunCommand, runner: FakeR
 
     assert result.code == 1
     assert runner.calls == [("p", ("ops", "models"))]
+
+
+def test_parity_dump_help_names_every_dumper(run_command: RunCommand) -> None:
+    text = run_command("parity", "dump", "--help").out
+
+    assert [name for name in DUMPERS if name not in text] == []

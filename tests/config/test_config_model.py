@@ -61,8 +61,11 @@ def test_from_hf_reads_text_config_below_the_wrapper() -> None:
     assert config.eos_token_ids == (5, 7)
 
 
-def test_from_hf_without_model_type_falls_back_to_the_architecture() -> None:
-    assert ModelConfig.from_hf(_without(QWEN3, "model_type")).family == "qwen3"
+@pytest.mark.parametrize("model_type", [None, "my_tune"])
+def test_from_hf_without_a_known_model_type_falls_back_to_the_architecture(
+    model_type: str | None,
+) -> None:
+    assert ModelConfig.from_hf(QWEN3 | {"model_type": model_type}).family == "qwen3"
 
 
 def test_from_hf_eos_is_the_union_of_all_files() -> None:
@@ -177,7 +180,11 @@ def test_from_hf_refuses_layer_types(changes: dict[str, Any], words: list[str]) 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({"model_type": "smollm3"}, ["smollm3", "llama", "qwen3"], id="family"),
+        pytest.param(
+            {"model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"]},
+            ["smollm3", "llama", "qwen3"],
+            id="family",
+        ),
         pytest.param(
             {"model_type": None, "architectures": ["GemmaForCausalLM"]},
             ["GemmaForCausalLM", "LlamaForCausalLM"],

@@ -1,9 +1,11 @@
 """Engines over real models: a tiny random one, and SmolLM2 answering in English."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, processors
 
 from pyvt.config import engine_config
 from pyvt.engine.build import build_engine, plan
@@ -230,3 +232,31 @@ def test_smollm2_stop_string_and_logprobs(smollm2: LLM) -> None:
     assert completion.logprobs is not None
     assert [position.rank for position in completion.logprobs] == [1] * len(completion.token_ids)
     assert completion.logprobs[0].top[0].text == "The"
+
+
+@pytest.mark.parametrize("template", ["{{ bos_token }}", ""], ids=["template-adds", "none-adds"])
+def test_engine_prompt_has_the_bos_of_its_template_or_of_its_tokenizer_never_both(
+    template: str, tmp_path: Path
+) -> None:
+    """Faults B1: a completion has the tokenizer's BOS, a chat what its template writes."""
+    folder = write_tiny_model(tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<bos>"])
+    bos = tokenizer.token_to_id("<bos>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", bos)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template += "{% for m in messages %}{{ m.content }}{% endfor %}"
+    config = {"bos_token": "<bos>", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    llm = LLM(str(folder))
+    params = SamplingParams(max_tokens=1, temperature=0)
+
+    chat = llm.chat([{"role": "user", "content": "hi"}], params)[0].prompt_token_ids
+    text = llm.generate("hi", params)[0].prompt_token_ids
+
+    assert text[0] == bos
+    assert text.count(bos) == 1
+    assert chat.count(bos) == template.count("bos_token")
+    assert chat[-2:] == text[-2:]

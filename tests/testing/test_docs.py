@@ -1,6 +1,7 @@
 """Generated pages: fresh, complete, and stable."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_envs_page_has_a_row_for_every_variable(repo: Path) -> None:
     rows = re.findall(r"^\| `(PYVT_\w+)`", docs.envs_page(repo), re.MULTILINE)
 
     assert rows == [var.name for var in envs.ENV_VARS]
+
+
+def test_config_page_has_a_row_for_every_setting(repo: Path) -> None:
+    rows = re.findall(r"^\| `(\w+)`", docs.config_page(repo), re.MULTILINE)
+
+    assert {"model", "block_size", "max_num_seqs", "dtype", "temperature"} <= set(rows)
+    assert rows == [f.name for cls in docs.SETTINGS for f in fields(cls) if "help" in f.metadata]
 
 
 def test_stale_pages_are_found_and_written(tmp_path: Path) -> None:
