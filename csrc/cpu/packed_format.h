@@ -7,16 +7,24 @@
 
 #include <cstdint>
 
-#include "pyvt/dtype.h"
+#include "pyvt/tensor_view.h"
 
 namespace pyvt::cpu {
 
 constexpr int64_t kTileRows = 16;
 
 struct PackedMatrix {
-  const uint8_t* data;  // tiles, one after the other
-  DType dtype;
-  int64_t num_rows, num_cols;
+  const uint8_t* data = nullptr;  // tiles, one after the other
+  DType dtype = DType::kF32;
+  int64_t num_rows = 0, num_cols = 0;
+  int64_t num_bytes = 0;
+};
+
+// Rows of blocks as they lie in a file.
+struct BlockMatrix {
+  TensorView blocks;  // u8 [..., bytes of a row]
+  DType dtype = DType::kF32;
+  int64_t num_cols = 0;
 };
 
 // Rows of activations quantised to int8 by groups of 32 columns.

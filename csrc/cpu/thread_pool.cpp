@@ -152,11 +152,15 @@ int num_usable_cores() {
 }
 
 int num_threads() {
-  const int count = state().num_threads.load();
-  return count > 0 ? count : num_usable_cores();
+  const int count = state().num_threads.load(std::memory_order_relaxed);
+  if (count > 0) return count;
+  set_num_threads(0);
+  return state().num_threads.load(std::memory_order_relaxed);
 }
 
-void set_num_threads(int count) { state().num_threads.store(count); }
+void set_num_threads(int count) {
+  state().num_threads.store(count > 0 ? count : num_usable_cores());
+}
 
 void shutdown_threads() {
   std::lock_guard<std::mutex> lock(state().region);

@@ -37,7 +37,8 @@ void parallel_each(F&& f) {
                    const_cast<void*>(static_cast<const void*>(&f)));
 }
 
-// The threads of a region, the caller among them. Setting it takes effect at the next region.
+// The threads of a region, the caller among them. Setting it takes effect at the next region; 0
+// asks the system anew, which costs file reads and is not done again until the next 0.
 int num_threads();
 void set_num_threads(int count);
 

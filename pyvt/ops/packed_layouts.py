@@ -12,19 +12,24 @@ Dims: N rows, K elements of a row, B tiles.
 
 import numpy as np
 
-from pyvt.mathutil import cdiv
+from pyvt.mathutil import round_up
 from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts_int8 import INT8_LAYOUTS
 from pyvt.ops.tile_layout import TileLayout
-from pyvt.tensor.dtype import DType, dtype_of
-from pyvt.tensor.packed_tensor import TILE16, TILE_ROWS, PackedTensor
+from pyvt.tensor.packed_tensor import (
+    TILE16,
+    TILE_ROWS,
+    PackedTensor,
+    stored_dtype,
+    stored_rows,
+)
 from pyvt.tensor.quant_tensor import QuantTensor
 
 _WORD_BYTES = 4
 
 
 def _words_tile_bytes(row_bytes: int) -> int:
-    return cdiv(row_bytes, _WORD_BYTES) * _WORD_BYTES * TILE_ROWS
+    return round_up(row_bytes, _WORD_BYTES) * TILE_ROWS
 
 
 def _pack_words(rows: Array) -> Array:
@@ -42,22 +47,13 @@ _WORDS = TileLayout(_words_tile_bytes, _pack_words, _unpack_words)
 LAYOUTS: dict[str, TileLayout] = {"f32": _WORDS, "bf16": _WORDS, "f16": _WORDS, **INT8_LAYOUTS}
 
 
-def row_bytes(dtype: DType, num_columns: int) -> int:
-    """Return the bytes of a row of a plain or block dtype in a file."""
-    return dtype.row_bytes(num_columns)
-
-
 def pack_tiles(weight: Array | QuantTensor) -> PackedTensor:
     """Return a weight ``[N, K]`` in layout ``tile16``; what every packer must give to the byte."""
-    if isinstance(weight, QuantTensor):
-        dtype, blocks = weight.dtype, weight.blocks
-    else:
-        dtype, blocks = dtype_of(weight), np.ascontiguousarray(weight)
-    num_rows = weight.shape[0]
-    rows = np.zeros((cdiv(num_rows, TILE_ROWS) * TILE_ROWS, dtype.row_bytes(weight.shape[1])), "u1")
-    rows[:num_rows] = blocks.view(np.uint8).reshape(num_rows, rows.shape[1])
-    tiles = LAYOUTS[dtype.name].pack(rows.reshape(-1, TILE_ROWS, rows.shape[1]))
-    return PackedTensor(dtype, (num_rows, weight.shape[1]), TILE16, tiles.reshape(-1))
+    dtype, stored = stored_dtype(weight), stored_rows(weight)
+    rows = np.zeros((round_up(len(stored), TILE_ROWS), stored.shape[1]), np.uint8)
+    rows[: len(stored)] = stored
+    tiles = LAYOUTS[dtype.name].pack(rows.reshape(-1, TILE_ROWS, stored.shape[1]))
+    return PackedTensor(dtype, (weight.shape[0], weight.shape[1]), TILE16, tiles.reshape(-1))
 
 
 def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Array | QuantTensor:

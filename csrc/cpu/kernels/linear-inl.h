@@ -164,8 +164,7 @@ inline void quantize_group(const X* x, int8_t* codes, float* scale, float* sum) 
   const simd::Vec inverse = simd::set1(is_used ? kQ8Max / top : 0.0f);
   simd::Vec total = simd::zero();  // of integers below 2^24: exact in any order
   for (int v = 0; v < kVecs; ++v) {
-    const simd::Vec code =
-        is_used ? simd::round(simd::mul(values[v], inverse)) : simd::zero();
+    const simd::Vec code = is_used ? simd::round(simd::mul(values[v], inverse)) : simd::zero();
     total = simd::add(total, code);
     simd::store_i8(codes + v * simd::kLanes, code);
   }

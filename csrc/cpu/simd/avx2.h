@@ -101,9 +101,7 @@ inline void transpose_words(const uint8_t* const* rows, int64_t offset, uint8_t*
   }
 }
 
-inline void prefetch(const void* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-}
+inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 // Whole numbers in [-128, 127].
 inline void store_i8(int8_t* p, Vec a) {
