@@ -58,7 +58,10 @@ def _prepack(parts: Sequence[Any]) -> PackedTensor | None:
 
 
 def register() -> None:
-    """Register every op of the compiled module and the packer of weights. Raises ImportError where it was not built."""
+    """Register the ops of the compiled module and the packer of weights.
+
+    Raises ImportError where the module was not built.
+    """
     module = native()
     for op, dtypes in module.OPS.items():
         kernel = getattr(module, op)
