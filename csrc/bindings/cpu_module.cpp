@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/op.h"
+#include "bindings/weight_view.h"
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/thread_pool.h"
@@ -16,6 +17,8 @@ PYBIND11_MODULE(_native, m) {
 
   py::object bf16 = py::module_::import("ml_dtypes").attr("bfloat16");
   bindings::bf16_descriptor() = py::dtype::from_args(bf16).release().ptr();
+
+  bindings::find_weight_types();
 
   py::object kernel_error = py::module_::import("pyvt.errors").attr("KernelError");
   static PyObject* error_type = kernel_error.release().ptr();
@@ -51,6 +54,10 @@ PYBIND11_MODULE(_native, m) {
   PYVT_DTYPES(PYVT_NUMBER)
 #undef PYVT_NUMBER
   m.attr("DTYPES") = numbers;
+
+  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<py::gil_scoped_release>(),
+        "Lay rows of a weight as tiles.");
+  m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
   m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
   m.def("isa_names", &cpu::isa_names, "Levels that can be used, best first.");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cpu/packed_format.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
 
@@ -30,6 +31,18 @@ inline int float_index(const char* op, DType dtype) {
 
 struct KernelTable {
   const char* isa;
+
+  // linear-inl.h: by weight; by activation; by output; by activation
+  FloatFormat floats[kNumFloats];
+  void (*widen_row[kNumFloats])(const void* from, float* to, int64_t n);
+  void (*finish_row[kNumFloats])(void* out, const float* sums, const float* bias, int64_t n);
+  void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
+                                   int64_t n);
+  // linear-inl.h: products of 1, 2, 4, 6 rows with an f32 panel
+  decltype(FloatFormat::direct) float_panel;
+
+  // linear_int8-inl.h: by int8_index; a format without kernels has null pointers
+  Int8Format int8[kNumInt8Formats];
 
   // norm-inl.h: [x][weight][out]
   void (*rms_norm[kNumFloats][kNumFloats][kNumFloats])(void* out, const void* x, const void* weight,

@@ -13,6 +13,7 @@ import numpy as np
 
 from pyvt.errors import DTypeError, ShapeError
 from pyvt.tensor.dtype import DType, as_dtype
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 
 
@@ -49,7 +50,7 @@ class Check:
 
     def dtype(self, name: str, array: Any, dtypes: Sequence[DType]) -> None:
         """Check that an argument is a tensor of one of the dtypes."""
-        if isinstance(array, QuantTensor):
+        if isinstance(array, QuantTensor | PackedTensor):
             if array.dtype in dtypes:
                 return
         elif isinstance(array, np.ndarray) or hasattr(array, "device_type"):

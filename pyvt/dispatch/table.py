@@ -113,6 +113,13 @@ class Op:
         """Return the kernel that a backend registered, None where it has none."""
         return next((known for known in self.candidates if known.backend == backend), None)
 
+    @property
+    def reference_kernel(self) -> Kernel:
+        """The NumPy reference, for the reference of an op that is made of this one."""
+        found = self.of_backend(REFERENCE_BACKEND)
+        assert found is not None, f"{self.name}: every op has a reference"
+        return found.kernel
+
     def run(self, candidate: Candidate, args: tuple[Any, ...]) -> None:
         """Run one kernel of this op; a reference call is counted."""
         if candidate.backend == REFERENCE_BACKEND:

@@ -16,11 +16,13 @@ namespace {
 
 #include "cpu/simd/scalar.h"
 
+#include "cpu/kernels/linear-inl.h"
 #include "cpu/kernels/norm-inl.h"
 
 KernelTable make() {
   KernelTable table = {};
   table.isa = "scalar";
+  fill_linear(table);
   fill_norm(table);
   return table;
 }

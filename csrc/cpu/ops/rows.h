@@ -35,9 +35,9 @@ inline int64_t item_bytes(DType dtype) {
   return 0;
 }
 
-// Throws where the last dim is not dense.
-inline Rows rows_of(const char* op, const char* name, const TensorView& view) {
-  PYVT_CHECK(op, view.rank >= 1 && view.is_dense(1), name, ": expected a dense last dim");
+// The walk over rows whose elements lie `view.stride` of the last dim apart.
+inline Rows strided_rows_of(const char* op, const char* name, const TensorView& view) {
+  PYVT_CHECK(op, view.rank >= 1, name, ": expected one dim or more");
   Rows rows{};
   rows.data = static_cast<char*>(view.data);
   rows.length = view.shape[view.rank - 1];
@@ -49,6 +49,12 @@ inline Rows rows_of(const char* op, const char* name, const TensorView& view) {
     rows.num_rows *= view.shape[i];
   }
   return rows;
+}
+
+// Throws where the last dim is not dense.
+inline Rows rows_of(const char* op, const char* name, const TensorView& view) {
+  PYVT_CHECK(op, view.rank >= 1 && view.is_dense(1), name, ": expected a dense last dim");
+  return strided_rows_of(op, name, view);
 }
 
 }  // namespace pyvt::cpu

@@ -58,6 +58,64 @@ inline void store_first(T* p, Vec a, int n) {
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
+// kLanes pairs of halves side by side: the first of each pair, and the second.
+inline void load_pairs(const Bf16* p, Vec& first, Vec& second) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  first = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))};
+  second = {_mm256_castsi256_ps(
+      _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+inline void load_pairs(const F16* p, Vec& first, Vec& second) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i low_first = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                             0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+  const __m256i parted = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, low_first), 0xd8);
+  first = {_mm256_cvtph_ps(_mm256_castsi256_si128(parted))};
+  second = {_mm256_cvtph_ps(_mm256_extracti128_si256(parted, 1))};
+}
+
+// Words of 32 bits: to[j * stride] of lane i is word j of rows[i], for kLanes words and rows.
+inline void transpose_words(const uint8_t* const* rows, int64_t offset, uint8_t* to,
+                            int64_t stride) {
+  const auto row = [&](int i) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i] + offset));
+  };
+  __m256 halves[8];
+  for (int i = 0; i < 8; i += 2) {
+    const __m256 even = row(i), odd = row(i + 1);
+    halves[i] = _mm256_unpacklo_ps(even, odd);
+    halves[i + 1] = _mm256_unpackhi_ps(even, odd);
+  }
+  const auto store_word = [&](int j, __m256 word) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + j * stride), word);
+  };
+  for (int i = 0; i < 2; ++i) {
+    const __m256 low = _mm256_shuffle_ps(halves[i], halves[i + 2], 0x44);
+    const __m256 low_next = _mm256_shuffle_ps(halves[i], halves[i + 2], 0xee);
+    const __m256 high = _mm256_shuffle_ps(halves[i + 4], halves[i + 6], 0x44);
+    const __m256 high_next = _mm256_shuffle_ps(halves[i + 4], halves[i + 6], 0xee);
+    store_word(2 * i, _mm256_permute2f128_ps(low, high, 0x20));
+    store_word(2 * i + 1, _mm256_permute2f128_ps(low_next, high_next, 0x20));
+    store_word(2 * i + 4, _mm256_permute2f128_ps(low, high, 0x31));
+    store_word(2 * i + 5, _mm256_permute2f128_ps(low_next, high_next, 0x31));
+  }
+}
+
+inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
+// Whole numbers in [-128, 127].
+inline void store_i8(int8_t* p, Vec a) {
+  const __m256i words = _mm256_cvtps_epi32(a.v);
+  const __m128i halves =
+      _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(halves, halves));
+}
+
+inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+// To the nearest whole number, halves to even.
+inline Vec round(Vec a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }

@@ -31,6 +31,26 @@ inline Vec load_first(const T*, int) {
 template <typename T>
 inline void store_first(T*, Vec, int) {}
 
+// kLanes pairs of halves side by side: the first of each pair, and the second.
+template <typename T>
+inline void load_pairs(const T* p, Vec& first, Vec& second) {
+  first = load(p);
+  second = load(p + 1);
+}
+
+// Words of 32 bits: to[j * stride] of lane i is word j of rows[i], for kLanes words and rows.
+inline void transpose_words(const uint8_t* const* rows, int64_t offset, uint8_t* to, int64_t) {
+  std::memcpy(to, rows[0] + offset, 4);
+}
+
+inline void prefetch(const void* p) { __builtin_prefetch(p); }
+
+// Whole numbers in [-128, 127].
+inline void store_i8(int8_t* p, Vec a) { *p = static_cast<int8_t>(a.v); }
+
+inline Vec abs(Vec a) { return {std::fabs(a.v)}; }
+// To the nearest whole number, halves to even.
+inline Vec round(Vec a) { return {std::nearbyint(a.v)}; }
 inline Vec add(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }

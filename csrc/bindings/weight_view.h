@@ -1,0 +1,110 @@
+// The casters from the packed tensors of pyvt.tensor to what native ops take: PackedTensor to
+// PackedMatrix, QuantTensor to BlockMatrix.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <unordered_map>
+
+#include "bindings/view.h"
+#include "cpu/packed_format.h"
+
+namespace pyvt::bindings {
+
+// The Python side of weights; looked up when the module is imported and never released.
+struct WeightTypes {
+  PyObject* packed_tensor = nullptr;
+  PyObject* quant_tensor = nullptr;
+  std::unordered_map<PyObject*, DType> dtypes;  // by identity: rows of pyvt.tensor.dtype.DTYPES
+};
+
+inline WeightTypes& weight_types() {
+  static WeightTypes types;
+  return types;
+}
+
+inline bool dtype_named(const std::string& name, DType* found) {
+#define PYVT_FIND(value, text, number, block, bytes) \
+  if (name == text) {                                \
+    *found = DType::value;                           \
+    return true;                                     \
+  }
+  PYVT_DTYPES(PYVT_FIND)
+#undef PYVT_FIND
+  return false;
+}
+
+inline void find_weight_types() {
+  WeightTypes& types = weight_types();
+  const auto attribute = [](const char* module, const char* name) {
+    return py::object(py::module_::import(module).attr(name)).release().ptr();
+  };
+  types.packed_tensor = attribute("pyvt.tensor.packed_tensor", "PackedTensor");
+  types.quant_tensor = attribute("pyvt.tensor.quant_tensor", "QuantTensor");
+  const py::dict rows = py::module_::import("pyvt.tensor.dtype").attr("DTYPES");
+  for (const auto& [name, dtype] : rows) {
+    DType found;
+    if (dtype_named(py::cast<std::string>(name), &found)) {
+      types.dtypes[py::reinterpret_borrow<py::object>(dtype).release().ptr()] = found;
+    }
+  }
+}
+
+inline bool dtype_of_weight(py::handle weight, DType* found) {
+  const py::object dtype = weight.attr("dtype");
+  const auto known = weight_types().dtypes.find(dtype.ptr());
+  if (known == weight_types().dtypes.end()) {
+    return dtype_named(py::cast<std::string>(dtype.attr("name")), found);
+  }
+  *found = known->second;
+  return true;
+}
+
+inline bool is_instance_of(py::handle source, PyObject* type) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(source.ptr())) == type;
+}
+
+}  // namespace pyvt::bindings
+
+namespace pybind11::detail {
+
+template <>
+struct type_caster<pyvt::cpu::PackedMatrix> {
+ public:
+  PYBIND11_TYPE_CASTER(pyvt::cpu::PackedMatrix, const_name("PackedTensor"));
+
+  bool load(handle source, bool) {
+    using namespace pyvt::bindings;
+    if (!is_instance_of(source, weight_types().packed_tensor)) return false;
+    if (!dtype_of_weight(source, &value.dtype)) return false;
+    // The tensor's own checks: uint8, one dim, contiguous, shape of two ints.
+    const array data = source.attr("data");
+    const tuple shape = source.attr("shape");
+    value.data = static_cast<const uint8_t*>(data.data());
+    value.num_bytes = data.size();
+    value.num_rows = shape[0].cast<int64_t>();
+    value.num_cols = shape[1].cast<int64_t>();
+    return true;
+  }
+};
+
+template <>
+struct type_caster<pyvt::cpu::BlockMatrix> {
+ public:
+  PYBIND11_TYPE_CASTER(pyvt::cpu::BlockMatrix, const_name("QuantTensor"));
+
+  bool load(handle source, bool convert) {
+    using namespace pyvt::bindings;
+    if (!is_instance_of(source, weight_types().quant_tensor)) return false;
+    if (!dtype_of_weight(source, &value.dtype)) return false;
+    make_caster<pyvt::TensorView> blocks;
+    if (!blocks.load(source.attr("blocks"), convert)) return false;
+    value.blocks = cast_op<pyvt::TensorView&>(blocks);
+    const tuple shape = source.attr("shape");
+    value.num_cols = shape[shape.size() - 1].cast<int64_t>();
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

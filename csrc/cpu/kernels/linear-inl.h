@@ -1,0 +1,209 @@
+// what        products of rows of f32 activations with one tile of 16 weight rows of f32, bf16 or
+//             f16: out[m][n] = sum over k of x[m][k] · w[n][k]; the packing of a tile; quantisation
+//             of activations to int8; the rounding of sums into the output
+// layout      tile: packed_format.h, FloatFormat; x [rows][ldx], out [rows][ldo], 16 outputs a row;
+//             nothing may alias
+// numerics    one f32 sum an output, k ascending, fma: the same bits for any number of rows, for
+//             direct and panel kernels and for every ISA. Sums between chunks of k pass through
+//             memory unchanged. NaN and infinities stay in the row and the output they belong to
+// work        a lane owns an output; kRows rows of x share the loaded weights
+// traffic     direct: the tile once, prefetched 1 KiB ahead; memory bound up to 2 rows. Panel: f32
+//             weights from L1/L2, bound by fma at 6 rows (12 sums of 8 lanes in 16 registers)
+// tried       4 groups of 8 rows in a tile, 3 rows of x: spills, half of the speed; prefetch of
+//             4 KiB: slower; 2 to 4 tiles side by side in place of the prefetch: equal
+
+constexpr int kTileVecs = static_cast<int>(kTileRows) / simd::kLanes;
+constexpr int64_t kPrefetchBytes = 1024;
+
+// Weights of the 16 outputs at the next columns: one for a word of f32, two for one of halves.
+template <typename W>
+struct Word {
+  static constexpr int kCols = 2;
+  static inline void load(const uint8_t* p, simd::Vec (&w)[2]) {
+    simd::load_pairs(reinterpret_cast<const W*>(p), w[0], w[1]);
+  }
+};
+
+template <>
+struct Word<float> {
+  static constexpr int kCols = 1;
+  static inline void load(const uint8_t* p, simd::Vec (&w)[1]) {
+    w[0] = simd::load(reinterpret_cast<const float*>(p));
+  }
+};
+
+constexpr int64_t kWordBytes = 4;
+constexpr int64_t kTileWordBytes = kWordBytes * kTileRows;
+
+// Adds the first kUsed columns of the word at `tile` for all rows; x points at its first column.
+template <typename W, int kRows, int kUsed>
+inline void add_word(const uint8_t* tile, const float* x, int64_t ldx,
+                     simd::Vec (&sums)[kRows][kTileVecs]) {
+#pragma GCC unroll 16
+  for (int v = 0; v < kTileVecs; ++v) {
+    simd::Vec w[Word<W>::kCols];
+    Word<W>::load(tile + v * simd::kLanes * kWordBytes, w);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kUsed; ++i) {
+        sums[m][v] = simd::fma(w[i], simd::set1(x[m * ldx + i]), sums[m][v]);
+      }
+    }
+  }
+}
+
+template <typename W, int kRows, bool kPrefetch>
+void float_product(const uint8_t* __restrict tile, int64_t num_cols, const float* __restrict x,
+                   int64_t ldx, float* __restrict out, int64_t ldo, bool is_first) {
+  constexpr int kCols = Word<W>::kCols;
+  simd::Vec sums[kRows][kTileVecs];
+  for (int m = 0; m < kRows; ++m) {
+    for (int v = 0; v < kTileVecs; ++v) {
+      sums[m][v] = is_first ? simd::zero() : simd::load(out + m * ldo + v * simd::kLanes);
+    }
+  }
+  int64_t k = 0;
+#pragma GCC unroll 4
+  for (; k + kCols <= num_cols; k += kCols, tile += kTileWordBytes, x += kCols) {
+    if (kPrefetch) simd::prefetch(tile + kPrefetchBytes);
+    add_word<W, kRows, kCols>(tile, x, ldx, sums);
+  }
+  if (kCols == 2 && k < num_cols) add_word<W, kRows, 1>(tile, x, ldx, sums);
+  for (int m = 0; m < kRows; ++m) {
+    for (int v = 0; v < kTileVecs; ++v) simd::store(out + m * ldo + v * simd::kLanes, sums[m][v]);
+  }
+}
+
+template <typename W>
+void unpack_float_panel(const uint8_t* tile, int64_t num_cols, float* panel) {
+  for (int64_t k = 0; k < num_cols; k += 2, tile += kTileWordBytes, panel += 2 * kTileRows) {
+    const bool is_half_word = k + 1 == num_cols;
+    for (int v = 0; v < kTileVecs; ++v) {
+      simd::Vec w[2];
+      Word<W>::load(tile + v * simd::kLanes * kWordBytes, w);
+      simd::store(panel + v * simd::kLanes, w[0]);
+      if (!is_half_word) simd::store(panel + kTileRows + v * simd::kLanes, w[1]);
+    }
+  }
+}
+
+// Words of 16 rows side by side; the bytes of a row that fill no word are padded with zeros.
+template <int kItemBytes>
+void pack_words(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile) {
+  const int64_t row_bytes = num_cols * kItemBytes;
+  const int64_t num_words = row_bytes / kWordBytes;
+  int64_t word = 0;
+  for (; word + simd::kLanes <= num_words; word += simd::kLanes) {
+    for (int v = 0; v < kTileVecs; ++v) {
+      simd::transpose_words(rows + v * simd::kLanes, word * kWordBytes,
+                            tile + word * kTileWordBytes + v * simd::kLanes * kWordBytes,
+                            kTileWordBytes);
+    }
+  }
+  for (; word * kWordBytes < row_bytes; ++word) {
+    const int64_t rest = row_bytes - word * kWordBytes;
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      uint32_t value = 0;
+      std::memcpy(&value, rows[r] + word * kWordBytes,
+                  static_cast<size_t>(rest < kWordBytes ? rest : kWordBytes));
+      std::memcpy(tile + word * kTileWordBytes + r * kWordBytes, &value, kWordBytes);
+    }
+  }
+}
+
+template <typename X>
+void widen_row(const void* from, float* to, int64_t n) {
+  const X* x = static_cast<const X*>(from);
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(to + i, simd::load(x + i));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    simd::store_first(to + i, simd::load_first(x + i, rest), rest);
+  }
+}
+
+// out = sums + bias, rounded once; bias may be null.
+template <typename O>
+void finish_row(void* to, const float* sums, const float* bias, int64_t n) {
+  O* out = static_cast<O*>(to);
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    simd::Vec sum = simd::load(sums + i);
+    if (bias != nullptr) sum = simd::add(sum, simd::load(bias + i));
+    simd::store(out + i, sum);
+  }
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    simd::Vec sum = simd::load_first(sums + i, rest);
+    if (bias != nullptr) sum = simd::add(sum, simd::load_first(bias + i, rest));
+    simd::store_first(out + i, sum, rest);
+  }
+}
+
+constexpr int64_t kQ8Group = 32;
+constexpr float kQ8Max = 127.0f;
+// Smaller groups count as zero, so that every step is a normal number.
+constexpr float kQ8Tiny = 0x1p-100f;
+
+// One group: codes = rint(x · (127 / max|x|)), scale = max|x| / 127, sum = scale · sum(codes). A
+// group with a NaN or an infinity has scale NaN and codes 0.
+template <typename X>
+inline void quantize_group(const X* x, int8_t* codes, float* scale, float* sum) {
+  constexpr int kVecs = static_cast<int>(kQ8Group) / simd::kLanes;
+  simd::Vec values[kVecs];
+  simd::Vec largest = simd::zero(), unusual = simd::zero();
+  for (int v = 0; v < kVecs; ++v) {
+    values[v] = simd::load(x + v * simd::kLanes);
+    largest = simd::max(largest, simd::abs(values[v]));
+    unusual = simd::add(unusual, simd::sub(values[v], values[v]));  // NaN unless all are finite
+  }
+  const float top = simd::max_lane(largest);
+  const bool is_finite = simd::sum(unusual) == 0.0f;
+  const bool is_used = is_finite && top >= kQ8Tiny;
+  const simd::Vec inverse = simd::set1(is_used ? kQ8Max / top : 0.0f);
+  simd::Vec total = simd::zero();  // of integers below 2^24: exact in any order
+  for (int v = 0; v < kVecs; ++v) {
+    const simd::Vec code = is_used ? simd::round(simd::mul(values[v], inverse)) : simd::zero();
+    total = simd::add(total, code);
+    simd::store_i8(codes + v * simd::kLanes, code);
+  }
+  *scale = is_used ? top / kQ8Max : is_finite ? 0.0f : std::nanf("");
+  *sum = *scale * simd::sum(total);
+}
+
+template <typename X>
+void quantize_row(const void* from, int8_t* codes, float* scales, float* sums, int64_t n) {
+  const X* x = static_cast<const X*>(from);
+  for (int64_t group = 0; group * kQ8Group < n; ++group) {
+    quantize_group(x + group * kQ8Group, codes + group * kQ8Group, scales + group, sums + group);
+  }
+}
+
+template <typename W>
+inline FloatFormat float_format() {
+  FloatFormat format = {};
+  format.word_cols = Word<W>::kCols;
+  format.pack_tile = &pack_words<static_cast<int>(sizeof(W))>;
+  format.direct[0] = &float_product<W, 1, true>;
+  format.direct[1] = &float_product<W, 2, true>;
+  format.direct[2] = &float_product<W, 4, true>;
+  format.direct[3] = &float_product<W, 6, true>;
+  return format;
+}
+
+inline void fill_linear(KernelTable& table) {
+  for_floats([&](auto type) {
+    using T = typename decltype(type)::type;
+    FloatFormat& format = table.floats[type.index];
+    format = float_format<T>();
+    if constexpr (Word<T>::kCols == 2) format.unpack_panel = &unpack_float_panel<T>;
+    table.widen_row[type.index] = &widen_row<T>;
+    table.finish_row[type.index] = &finish_row<T>;
+    table.quantize_row[type.index] = &quantize_row<T>;
+  });
+  table.float_panel[0] = &float_product<float, 1, false>;
+  table.float_panel[1] = &float_product<float, 2, false>;
+  table.float_panel[2] = &float_product<float, 4, false>;
+  table.float_panel[3] = &float_product<float, 6, false>;
+}

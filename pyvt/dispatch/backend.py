@@ -1,0 +1,36 @@
+"""What a backend can do besides kernels of ops: a record that its ``register()`` leaves here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyvt.dispatch.table import current_backend
+from pyvt.errors import ConfigError
+
+# Takes weights of one dtype that lie one below the other, ``[N, K]`` each; None for a dtype that
+# the backend reads as it is stored.
+Prepack = Callable[[Sequence[Any]], Any | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One host backend: its name, and its packer of weights where it has one."""
+
+    name: str
+    prepack: Prepack | None = None
+
+
+_BACKENDS: dict[str, Backend] = {}
+
+
+def add_backend(backend: Backend) -> None:
+    """Add the record of a backend; called once by its ``register()``."""
+    if backend.name in _BACKENDS:
+        raise ConfigError(f"[backend] name: {backend.name!r} is added twice")
+    _BACKENDS[backend.name] = backend
+
+
+def selected_backend() -> Backend:
+    """Return the record of the selected host backend, an empty one for the reference."""
+    name = current_backend()
+    return _BACKENDS.get(name) or Backend(name=name)

@@ -1,0 +1,119 @@
+"""Weights laid out for the kernels of a backend: packed once, multiplied by as they are.
+
+Dims: K input features, N output features. ``...`` stands for any leading dims.
+"""
+
+import numpy as np
+
+from pyvt.dispatch import Check, declare
+from pyvt.dispatch.backend import selected_backend
+from pyvt.errors import ConfigError, DTypeError, ShapeError, did_you_mean
+from pyvt.ops.linear import LINEAR
+from pyvt.ops.numerics import Array
+from pyvt.ops.packed_layouts import LAYOUTS, unpack_tiles
+from pyvt.ops.quant_gguf import QUANT_LINEAR
+from pyvt.tensor.dtype import DTYPES, FLOATS
+from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor, stored_dtype
+from pyvt.tensor.quant_tensor import QuantTensor
+
+PACKED_LINEAR = declare("packed_linear")
+
+_PACKED_DTYPES = tuple(DTYPES[name] for name in LAYOUTS)
+_ACT_MODES = ("none", "q8")
+# Elements of a weight that the reference unpacks at a time.
+_RUN_ELEMENTS = 1 << 18
+
+
+def prepack_weight(*parts: Array | QuantTensor) -> Array | QuantTensor | PackedTensor:
+    """Lay a weight out for the kernels of the selected host backend, once, after loading.
+
+    A copy. Where the backend reads the dtype as it is stored, as the reference does, the weight
+    itself is returned, and several parts as one.
+
+    Args:
+        parts: ``[Nᵢ, K]`` of one plain or block dtype; the weight has their rows in this order.
+
+    Returns:
+        A weight ``[ΣNᵢ, K]``: packed for ``packed_linear``, else for ``linear``, ``quant_linear``.
+
+    Raises:
+        ShapeError, DTypeError: the parts do not fit together.
+    """
+    dtypes = [stored_dtype(part) for part in parts]
+    if any(dtype is not dtypes[0] for dtype in dtypes):
+        raise DTypeError(f"[prepack_weight] parts: expected one dtype, got {dtypes}")
+    if any(part.ndim != 2 or part.shape[1] != parts[0].shape[1] for part in parts):
+        shapes = [part.shape for part in parts]
+        raise ShapeError(f"[prepack_weight] parts: expected [N, K] of one K, got {shapes}")
+    prepack = selected_backend().prepack
+    packed = None if prepack is None else prepack(parts)
+    return _joined(parts) if packed is None else packed
+
+
+def _joined(parts: tuple[Array | QuantTensor, ...]) -> Array | QuantTensor:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, QuantTensor):
+        blocks = np.concatenate([part.blocks for part in parts if isinstance(part, QuantTensor)])
+        return QuantTensor(first.dtype, (len(blocks), *first.shape[1:]), blocks)
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
+
+
+def packed_linear(
+    x: Array,
+    weight: PackedTensor,
+    bias: Array | None = None,
+    *,
+    act: str = "none",
+    out: Array | None = None,
+) -> Array:
+    """``x @ weight.T + bias`` with a packed weight: ``linear`` or ``quant_linear`` by its dtype.
+
+    Args:
+        x: ``[..., K]`` f64|f32|bf16|f16.
+        weight: ``[N, K]``, from ``prepack_weight``.
+        bias: ``[N]`` f64|f32|bf16|f16, added before the rounding.
+        act: as in ``quant_linear``; ``none`` for a weight of a plain dtype.
+        out: ``[..., N]``, the dtype of ``x``; shares no memory with an input.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError, DTypeError.
+        ConfigError: for an ``act`` that is unknown or does not fit the weight.
+    """
+    check = Check("packed_linear")
+    check.tensor("x", x, "... K", FLOATS)
+    check.tensor("weight", weight, "N K", _PACKED_DTYPES)
+    check.optional("bias", bias, "N", FLOATS)
+    if act not in _ACT_MODES:
+        valid = did_you_mean(act, _ACT_MODES)
+        raise ConfigError(f"[packed_linear] act: {act!r} is unknown; {valid}", field="act")
+    if act != "none" and not weight.dtype.is_block:
+        raise ConfigError(
+            f"[packed_linear] act: expected none for a weight in {weight.dtype}, got {act!r}",
+            field="act",
+        )
+    out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
+    check.disjoint("out", out, x=x, weight=weight.data)
+    PACKED_LINEAR(out, x, weight, bias, act)
+    return out
+
+
+@PACKED_LINEAR.reference
+def _packed_linear(
+    out: Array, x: Array, weight: PackedTensor, bias: Array | None, act: str
+) -> None:
+    tile_elements = TILE_ROWS * max(1, weight.shape[1])
+    step = max(1, _RUN_ELEMENTS // tile_elements)
+    for first in range(0, weight.num_tiles, step):
+        part = unpack_tiles(weight, first, min(first + step, weight.num_tiles))
+        start = first * TILE_ROWS
+        rows = slice(start, start + part.shape[0])
+        part_bias = None if bias is None else bias[rows]
+        if isinstance(part, QuantTensor):
+            QUANT_LINEAR.reference_kernel(out[..., rows], x, part, part_bias, act)
+        else:
+            LINEAR.reference_kernel(out[..., rows], x, part, part_bias)

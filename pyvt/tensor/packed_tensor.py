@@ -1,0 +1,89 @@
+"""PackedTensor: a weight matrix laid out once for the kernels of a backend.
+
+Dims: N rows (outputs), K elements of a row (inputs).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyvt.errors import DTypeError, ShapeError
+from pyvt.mathutil import cdiv
+from pyvt.tensor.dtype import DType, dtype_of
+from pyvt.tensor.quant_tensor import QuantTensor
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+TILE16 = "tile16"
+TILE_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTensor:
+    """Tiles of 16 rows, the last one filled up with rows of zero bytes.
+
+    There are no arithmetic operators: every computation has a name in ``pyvt.ops``, where
+    ``packed_layouts`` says what the bytes of a tile mean.
+
+    Attributes:
+        dtype: the dtype of the weight, plain or block.
+        shape: logical shape ``(N, K)``.
+        layout: name of the layout, ``tile16``.
+        data: uint8 ``[num_tiles · tile_bytes]``, contiguous.
+    """
+
+    dtype: DType
+    shape: tuple[int, int]
+    layout: str
+    data: Bytes
+
+    def __post_init__(self) -> None:
+        if self.layout != TILE16:
+            raise DTypeError(f"[PackedTensor] layout: expected {TILE16}, got {self.layout!r}")
+        if len(self.shape) != 2:
+            raise ShapeError(f"[PackedTensor] shape: expected (N, K), got {self.shape}")
+        data = self.data
+        if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+            raise ShapeError(
+                f"[PackedTensor] data: expected contiguous uint8 [bytes], got {data.dtype} "
+                f"{data.shape}"
+            )
+        # Every layout keeps at least the file's bytes of each row.
+        least = self.num_tiles * TILE_ROWS * self.dtype.row_bytes(self.shape[1])
+        if data.size < least or (self.num_tiles and data.size % self.num_tiles):
+            raise ShapeError(
+                f"[PackedTensor] data: expected {self.num_tiles} tiles of at least "
+                f"{least} bytes in all, got {data.size}"
+            )
+
+    @property
+    def ndim(self) -> int:
+        """Number of logical dims."""
+        return 2
+
+    @property
+    def num_tiles(self) -> int:
+        """Number of tiles."""
+        return cdiv(self.shape[0], TILE_ROWS)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tiles."""
+        return int(self.data.nbytes)
+
+
+def stored_dtype(weight: "np.ndarray[Any, Any] | QuantTensor") -> DType:
+    """Return the dtype of a weight in file layout."""
+    return weight.dtype if isinstance(weight, QuantTensor) else dtype_of(weight)
+
+
+def stored_rows(weight: "np.ndarray[Any, Any] | QuantTensor") -> Bytes:
+    """Return the bytes of a matrix as they lie in a file, ``[N, bytes of a row]``.
+
+    A view where rows of a plain matrix follow each other, and always for blocks.
+    """
+    if isinstance(weight, QuantTensor):
+        return weight.blocks
+    num_bytes = weight.shape[1] * weight.itemsize
+    return np.ascontiguousarray(weight).reshape(-1).view(np.uint8).reshape(len(weight), num_bytes)
