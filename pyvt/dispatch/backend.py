@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pyvt.dispatch.table import current_backend
 from pyvt.errors import ConfigError
@@ -12,12 +12,29 @@ from pyvt.errors import ConfigError
 Prepack = Callable[[Sequence[Any]], Any | None]
 
 
+class Plan(Protocol):
+    """The op calls of a step, recorded once and run again with what their arrays then hold."""
+
+    def start(self) -> None:
+        """Append the calls of this thread from now on."""
+        ...
+
+    def stop(self) -> None:
+        """Append no more."""
+        ...
+
+    def run(self) -> None:
+        """Run the calls."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One host backend: its name, and its packer of weights where it has one."""
+    """One host backend: its name, its packer of weights and its recorder where it has them."""
 
     name: str
     prepack: Prepack | None = None
+    make_plan: Callable[[], Plan] | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}

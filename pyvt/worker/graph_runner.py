@@ -8,13 +8,13 @@ because an op of it ran on the reference, runs eagerly ever after, counted.
 Dims: R requests of the step, H hidden size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from pyvt.dispatch import Candidate, Op, tapped
+from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
 from pyvt.worker.prepare_inputs import StepInputs
@@ -24,22 +24,6 @@ Array = np.ndarray[Any, Any]
 # A plan keeps the activations of all its layers, so large batches, which are long anyway, run
 # eagerly.
 MAX_PLAN_REQS = 16
-
-
-class Plan(Protocol):
-    """What a backend records into; the calls of the thread between start and stop are appended."""
-
-    def start(self) -> None:
-        """Begin to record the calls of this thread."""
-        ...
-
-    def stop(self) -> None:
-        """Record no more."""
-        ...
-
-    def run(self) -> None:
-        """Run the recorded calls again."""
-        ...
 
 
 @dataclass(slots=True)
@@ -60,14 +44,12 @@ class GraphRunner:
     Attributes:
         model: whose forward runs.
         max_blocks: blocks of the longest request.
-        make_plan: None where the backend cannot record.
-        backend: whose kernels may be recorded.
+        backend: whose kernels may be recorded; one without ``make_plan`` runs all steps eagerly.
     """
 
     model: CausalLM
     max_blocks: int
-    make_plan: Callable[[], Plan] | None
-    backend: str
+    backend: Backend
     num_replays: int = 0
     num_eager_decodes: int = 0
     _recorded: dict[int, Recorded | None] = field(default_factory=dict)
@@ -76,7 +58,7 @@ class GraphRunner:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
         batch = step.batch
         is_decode = batch.max_seqlen_q == 1
-        if self.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
+        if self.backend.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
             return self.model.forward(step.input_ids, batch)
         if batch.num_reqs not in self._recorded:
             return self._record(step)
@@ -91,7 +73,7 @@ class GraphRunner:
 
     def _record(self, step: StepInputs) -> Array:
         """Run a step and keep its plan, or None where an op of it is not the backend's."""
-        assert self.make_plan is not None, "only a backend that records gets here"
+        assert self.backend.make_plan is not None, "only a backend that records gets here"
         batch = step.batch
         block_tables = np.zeros((batch.num_reqs, self.max_blocks), np.int32)
         own = replace(
@@ -104,12 +86,12 @@ class GraphRunner:
             logits_indices=batch.logits_indices.copy(),
         )
         input_ids = step.input_ids.copy()
-        plan, kept, foreign = self.make_plan(), [], []
+        plan, kept, foreign = self.backend.make_plan(), [], []
         block_tables[:, : batch.block_tables.shape[1]] = batch.block_tables
 
         def keep(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
             kept.append(args)
-            if candidate.backend != self.backend:
+            if candidate.backend != self.backend.name:
                 foreign.append(op.name)
             op.run(candidate, args)
 

@@ -3,9 +3,12 @@
 import numpy as np
 
 from pyvt.config import EngineConfig
+from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
+from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput
 from pyvt.models.base import CausalLM
+from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.prepare_inputs import prepare_inputs
@@ -30,6 +33,8 @@ class ModelRunner:
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
         )
+        max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
@@ -41,7 +46,7 @@ class ModelRunner:
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
         step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
-        hidden = self.model.forward(step.input_ids, step.batch)
+        hidden = self.graphs.forward(step)
         if not step.sampled:
             return ModelRunnerOutput(sampled_token_ids={})
         logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))

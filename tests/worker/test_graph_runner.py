@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pyvt.dispatch import Candidate, all_ops, use_backend
+from pyvt.dispatch.backend import Backend
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
@@ -108,7 +109,7 @@ def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) ->
 
 
 def _runner(model: DecoderForCausalLM, backend: RecordingBackend) -> GraphRunner:
-    return GraphRunner(model, 8, backend.make_plan, "recording")
+    return GraphRunner(model, 8, Backend(name="recording", make_plan=backend.make_plan))
 
 
 @pytest.mark.parametrize("num_reqs", [1, 3])
@@ -150,6 +151,6 @@ def test_large_batches_and_backends_without_plans_run_eagerly(
     large = _step(model, MAX_PLAN_REQS + 1, 1, caches)
 
     _runner(model, backend).forward(large)
-    GraphRunner(model, 8, None, "numpy").forward(_step(model, 1, 1, caches))
+    GraphRunner(model, 8, Backend(name="numpy")).forward(_step(model, 1, 1, caches))
 
     assert backend.plans == []

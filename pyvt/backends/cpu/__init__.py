@@ -66,5 +66,5 @@ def register() -> None:
     for op, dtypes in module.OPS.items():
         kernel = getattr(module, op)
         register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports(dtypes)))
-    add_backend(Backend(name=NAME, prepack=_prepack))
+    add_backend(Backend(name=NAME, prepack=_prepack, make_plan=module.Plan))
     atexit.register(module.shutdown_threads)
