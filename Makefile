@@ -14,7 +14,8 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev fixtures
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
-test-all: $(VENV)/.dev fixtures
+test-all: $(VENV)/.dev
+	$(BIN)/python -m tests.fixtures --all
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 fixtures: $(VENV)/.core
