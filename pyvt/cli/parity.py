@@ -43,7 +43,10 @@ def run(
     only: str | None,
     record: Path | None,
 ) -> int:
-    """Compute every golden and print the counts; exit code 1 where one is out of tolerance."""
+    """Compute every golden and print the counts.
+
+    Exit code 1 where one is out of tolerance.
+    """
     code: int = _testing("parity").run_parity(
         goldens,
         model=model,
@@ -63,7 +66,10 @@ def run(
 @click.option("--b", default="cpu", show_default=True, help="a backend, or an oracle's dump")
 @goldens_option
 def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
-    """Run a prompt twice and name the first layer and op that leaves its tolerance."""
+    """Run a prompt on two sides and name where they part.
+
+    That is the first layer and op whose output leaves its tolerance.
+    """
     code: int = _testing("trace").trace_parity(model, prompt, a, b, goldens, print=click.echo)
     return code
 
@@ -72,10 +78,11 @@ def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
 @click.option("--python", default="python", show_default=True, help="Python that has the oracle")
 @click.argument("what", nargs=-1, type=click.UNPROCESSED)
 def dump(python: str, what: tuple[str, ...]) -> int:
-    """Write the goldens of a checkout again, with the oracles of another Python.
+    """Write the goldens of a checkout again.
 
-    WHAT is a dumper (ops, models, text, tokenizer or trace) and its arguments; without it: ops and
-    models. After ops and models come names of ops and of tiny models; none is all of them.
+    The oracles are run by another Python. WHAT is a dumper (ops, models, text, tokenizer or trace)
+    and its arguments; without it: ops and models. After ops and models come names of ops and of
+    tiny models; none is all of them.
     """
     code: int = _testing("parity").dump_parity(python, what, print=click.echo)
     return code
