@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from pyvt.cli.model_path import model_path
+
 GOLDENS = Path("parity") / "goldens"
 
 goldens_option = click.option(
@@ -63,14 +65,16 @@ def run(
 @click.argument("model")
 @click.option("-p", "--prompt", default="The capital of France is", show_default=True)
 @click.option("--a", default="numpy", show_default=True, help="a backend")
-@click.option("--b", default="cpu", show_default=True, help="a backend, or an oracle's dump")
+@click.option("--b", required=True, help="a backend, or a dump (.npz) of parity/dump_trace.py")
 @goldens_option
 def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
     """Run a prompt on two sides and name where they part.
 
-    That is the first layer and op whose output leaves its tolerance.
+    That is the first layer and op whose output leaves its tolerance. MODEL is what -m of other
+    commands takes; a dump must be one of the same model, and brings its prompt.
     """
-    code: int = _testing("trace").trace_parity(model, prompt, a, b, goldens, print=click.echo)
+    path = str(model_path(model))
+    code: int = _testing("trace").trace_parity(path, prompt, a, b, goldens, print=click.echo)
     return code
 
 
