@@ -14,7 +14,8 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev fixtures
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
-test-all: $(VENV)/.dev fixtures
+test-all: $(VENV)/.dev
+	$(BIN)/python -m tests.fixtures --all
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 fixtures: $(VENV)/.core
@@ -40,7 +41,7 @@ clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "pyvt needs Python 3.11 or newer; try make PYTHON=python3.11"'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("pyvt needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(SOURCES) | $(VENV)/bin/python

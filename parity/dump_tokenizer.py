@@ -2,25 +2,31 @@
 
 1. ``render`` (transformers): every conversation through every template, and the ids of Qwen3's;
    needs the fixtures. Writes ``render_<template>.json``.
-2. ``spm-file FOLDER`` (gguf): the small SentencePiece vocabulary as files for 3.
-3. ``llama FOLDER`` (llama-cpp-python): ids of SmolLM2's GGUF and of the small vocabulary. Writes
+2. ``corpus`` (transformers): every conversation through every template of the fixture
+   ``chat-templates``. Writes ``corpus.json``: for each template the first 16 hex digits of each
+   rendered text's sha256, or ``raises ERROR``.
+3. ``spm-file FOLDER`` (gguf): the small SentencePiece vocabulary as files for 4.
+4. ``llama FOLDER`` (llama-cpp-python): ids of SmolLM2's GGUF and of the small vocabulary. Writes
    ``smollm2_ids.json`` and ``spm_ids.json``.
 
 Run as ``PYTHONPATH=. python parity/dump_tokenizer.py STEP [FOLDER]``.
 """
 
+import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from pyvt.testing.chats import CONVERSATIONS, SPECIALS, TEMPLATES
+from pyvt.testing.chats import CONVERSATIONS, SPECIALS, TEMPLATES, Chat, StoppedClock
 from pyvt.testing.text_corpus import corpus
 from pyvt.testing.tiny_spm import tiny_spm_metadata
 
 GOLDENS = Path(__file__).with_name("goldens") / "tokenizer"
 FIXTURES = Path(__file__).parent.parent / ".fixtures"
 SMOLLM2 = FIXTURES / "SmolLM2-135M-Instruct.Q4_1.gguf"
+QWEN3 = FIXTURES / "qwen3-tokenizer"
+CHAT_TEMPLATES = FIXTURES / "chat-templates.json"
 NUM_TEXTS = 400
 _MAX_GOLDEN_BYTES = 100_000
 
@@ -34,38 +40,71 @@ def _write(name: str, content: dict[str, Any]) -> None:
     print(f"{name}: {size} bytes")
 
 
-def _dump_render() -> None:
-    import gguf
-    import transformers
+def _qwen3() -> Any:
     from transformers import PreTrainedTokenizerFast
-    from transformers.utils.chat_template_utils import _normalize_chat_messages
 
-    folder = FIXTURES / "qwen3-tokenizer"
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    qwen3 = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    smollm2 = gguf.GGUFReader(SMOLLM2).fields["tokenizer.chat_template"].contents()
-    templates = {**TEMPLATES, "qwen3": config["chat_template"], "smollm2": smollm2}
-    oracle = {
+    return PreTrainedTokenizerFast(tokenizer_file=str(QWEN3 / "tokenizer.json"))
+
+
+def _oracle() -> dict[str, Any]:
+    import transformers
+
+    return {
         "callable": "transformers.PreTrainedTokenizerFast.apply_chat_template",
         "transformers": transformers.__version__,
     }
+
+
+def _apply(tokenizer: Any, chat: Chat, **settings: Any) -> Any:
+    from transformers.utils.chat_template_utils import _normalize_chat_messages
+
+    settings = {"add_generation_prompt": True, **chat, **settings}
+    messages = _normalize_chat_messages(settings.pop("messages"))
+    return tokenizer.apply_chat_template(messages, **settings)
+
+
+def _dump_render() -> None:
+    import gguf
+
+    config = json.loads((QWEN3 / "tokenizer_config.json").read_text())
+    qwen3 = _qwen3()
+    smollm2 = gguf.GGUFReader(SMOLLM2).fields["tokenizer.chat_template"].contents()
+    templates = {**TEMPLATES, "qwen3": config["chat_template"], "smollm2": smollm2}
     for template_name, template in templates.items():
         qwen3.chat_template = template
         cases: dict[str, Any] = {}
         for name, chat in CONVERSATIONS.items():
-            settings = {"add_generation_prompt": True, **chat}
-            messages = _normalize_chat_messages(settings.pop("messages"))
-            settings |= SPECIALS if template_name in TEMPLATES else {}
+            specials = SPECIALS if template_name in TEMPLATES else {}
             try:
-                text = qwen3.apply_chat_template(messages, tokenize=False, **settings)
+                text = _apply(qwen3, chat, tokenize=False, **specials)
             except Exception as error:  # whatever a template raises is its golden
                 cases[name] = {"error": str(error)}
                 continue
             cases[name] = {"text": text}
             if template_name == "qwen3":
-                ids = qwen3.apply_chat_template(messages, return_dict=False, **settings)
-                cases[name]["ids"] = ids
-        _write(f"render_{template_name}", {"oracle": oracle, "cases": cases})
+                cases[name]["ids"] = _apply(qwen3, chat, return_dict=False)
+        _write(f"render_{template_name}", {"oracle": _oracle(), "cases": cases})
+
+
+def _dump_corpus() -> None:
+    from transformers.utils import chat_template_utils
+
+    chat_template_utils.datetime = StoppedClock
+    tokenizer = _qwen3()
+    text = CHAT_TEMPLATES.read_text()
+    templates: dict[str, dict[str, str]] = {}
+    for name, template in json.loads(text).items():
+        tokenizer.chat_template = template
+        templates[name] = {}
+        for conversation, chat in CONVERSATIONS.items():
+            try:
+                rendered = _apply(tokenizer, chat, tokenize=False, **SPECIALS)
+            except Exception as error:  # whatever a template raises is its golden
+                templates[name][conversation] = f"raises {type(error).__name__}"
+                continue
+            templates[name][conversation] = hashlib.sha256(rendered.encode()).hexdigest()[:16]
+    source = hashlib.sha256(text.encode()).hexdigest()
+    _write("corpus", {"oracle": _oracle(), "source_sha256": source, "templates": templates})
 
 
 def _write_spm_files(folder: Path) -> None:
@@ -134,6 +173,8 @@ def main(arguments: list[str]) -> None:
     match arguments:
         case ["render"]:
             _dump_render()
+        case ["corpus"]:
+            _dump_corpus()
         case ["spm-file", folder]:
             _write_spm_files(Path(folder))
         case ["llama", folder]:

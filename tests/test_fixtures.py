@@ -1,7 +1,9 @@
 """The fetching of fixtures, without a network."""
 
 import hashlib
+import io
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,46 @@ def test_ensure_wrong_content_is_refused_and_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "folder" / "a.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "want"), [([], ["short"]), (["--all"], ["short", "long"])], ids=["few", "all"]
+)
+def test_main_fetches_what_long_tests_need_only_on_demand(
+    arguments: list[str], want: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    table = {"short": Fixture({}, _writes(GOOD)), "long": Fixture({}, _writes(GOOD), is_long=True)}
+    monkeypatch.setattr(fixtures, "TABLE", table)
+    monkeypatch.setattr(fixtures, "ensure", lambda name, fixture: fetched.append(name))
+
+    assert fixtures.main(arguments) == 0
+    assert fetched == want
+
+
+def test_main_refuses_another_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fixtures.main(["--long"]) == 2
+    assert "expected no argument or --all, got --long" in capsys.readouterr().err
+
+
+def test_chat_templates_are_cut_out_of_a_source_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = f"package-1.0/{fixtures.TEMPLATES_FOLDER}"
+
+    def download(arguments: list[str], folder_of_pip: Path, remedy: str) -> None:
+        with tarfile.open(folder_of_pip / "package-1.0.tar.gz", "w:gz") as archive:
+            for name in (f"{folder}/b.2.jinja", f"{folder}/README.md", "package-1.0/x.jinja"):
+                member = tarfile.TarInfo(name)
+                member.size = len(GOOD)
+                archive.addfile(member, io.BytesIO(GOOD))
+
+    monkeypatch.setattr(fixtures, "pip", download)
+
+    fixtures.fetch_chat_templates(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == [fixtures.CHAT_TEMPLATES]
+    assert (tmp_path / fixtures.CHAT_TEMPLATES).read_text() == '{\n"b.2": "good"\n}'
+
+
 def test_npm_pack_that_fails_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +110,7 @@ def test_npm_that_is_missing_is_taken_from_a_wheel(
 ) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(fixtures.shutil, "which", lambda name: None)
-    monkeypatch.setattr(fixtures, "run", lambda command, folder: commands.append(command))
+    monkeypatch.setattr(fixtures, "run", lambda command, *rest: commands.append(command))
 
     command = fixtures.npm_command(tmp_path)
 

@@ -3,6 +3,7 @@
 import json
 import select
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ SILENCE_S = 1.0
 
 
 @click.command(context_settings={"max_content_width": 100})
-@click.argument("words", metavar="[PROMPT]", required=False)
+@click.argument("words", metavar="[PROMPT]", nargs=-1)
 @click.option("-p", "--prompt", help="the prompt, for one that starts with a dash")
 @click.option("-s", "--system", help="system message before the prompt; not with --raw")
 @click.option(
@@ -40,7 +41,7 @@ SILENCE_S = 1.0
 @sampling_options(DEFAULTS)
 @click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
 def generate(
-    words: str | None,
+    words: tuple[str, ...],
     prompt: str | None,
     system: str | None,
     is_chat: bool | None,
@@ -74,11 +75,16 @@ def generate(
     return EXIT_INTERRUPTED if answer.finish_reason == "abort" else 0
 
 
-def full_prompt(words: str | None, prompt: str | None) -> str:
+def full_prompt(words: Sequence[str], prompt: str | None) -> str:
     """Return the prompt of the command line and of stdin, joined. Raises RequestError for none."""
-    if words is not None and prompt is not None:
+    if len(words) > 1:
+        raise RequestError(
+            f"[generate] prompt: expected one argument, got {len(words)}, {words[0]!r} first; "
+            "put the prompt in quotes and name a model with -m"
+        )
+    if words and prompt is not None:
         raise RequestError("[generate] prompt: expected it once, got PROMPT and --prompt")
-    parts = [part for part in (words if prompt is None else prompt, _piped()) if part]
+    parts = [part for part in (*words, prompt, _piped()) if part]
     if not parts:
         raise RequestError(
             "[generate] prompt: expected some text, got none; give it as an argument or pipe it in",

@@ -13,7 +13,7 @@ from rich.text import Text
 from pyvt import dispatch
 from pyvt.cli import op_report
 from pyvt.cli.model_path import model_path
-from pyvt.cli.model_report import PREVIEW_CHARS, ModelReport
+from pyvt.cli.model_report import ModelReport
 from pyvt.cli.terminal import safe_text
 from pyvt.config.model import ModelConfig
 from pyvt.errors import CheckpointError
@@ -44,9 +44,17 @@ OPS_TOKENS = 4
     is_flag=True,
     help="the kernel that serves each op; with PATH, also how often a short run uses the reference",
 )
+@click.option(
+    "--template", "has_template", is_flag=True, help="show the source of the chat templates"
+)
 @click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
 def inspect(
-    path: str | None, has_tensors: bool, is_verify: bool, is_ops: bool, is_json: bool
+    path: str | None,
+    has_tensors: bool,
+    is_verify: bool,
+    is_ops: bool,
+    has_template: bool,
+    is_json: bool,
 ) -> int:
     """Show architecture, sizes, element types, RoPE, tokenizer and memory of the model at PATH.
 
@@ -76,7 +84,7 @@ def inspect(
     if is_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
     else:
-        _show(facts)
+        _show(facts, has_template)
     if findings:
         raise CheckpointError(f"[verify] {path}: {len(findings)} faults; first: {findings[0]}")
     return 0
@@ -102,18 +110,19 @@ def _reference_calls(path: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _show(facts: dict[str, Any], has_template: bool) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH_OF_A_FILE
     with console.capture() as capture:
-        _draw(console, facts)
+        _draw(console, facts, has_template)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def _draw(console: Console, facts: dict[str, Any]) -> None:
+def _draw(console: Console, facts: dict[str, Any], has_template: bool) -> None:
     if "path" in facts:
         _show_model(console, facts)
+        _show_chat(console, facts, has_template)
     if "tensors" in facts:
         rows = [
             [t["name"], t["dtype"], _dims(t["shape"]), _size(t["bytes"])] for t in facts["tensors"]
@@ -139,10 +148,24 @@ def _show_model(console: Console, facts: dict[str, Any]) -> None:
         for row in facts["quantization"]
     ]
     _show_table(console, ("dtype", "bits", "tensors", "parameters", "bytes"), rows)
-    for name, template in facts["chat_templates"].items():
-        preview = template[:PREVIEW_CHARS] + ("…" if len(template) > PREVIEW_CHARS else "")
-        console.print(Text(f"chat template {name!r}, {len(template):,} characters:", style="bold"))
-        console.print(Text(safe_text(preview)))
+
+
+def _show_chat(console: Console, facts: dict[str, Any], has_template: bool) -> None:
+    """Show what a chat becomes, and the source of the templates where it was asked for."""
+    templates, preview = facts["chat_templates"], facts["chat_preview"]
+    if preview is None:
+        _show_text(console, "chat template", "none")
+        return
+    text = preview["error"] if "error" in preview else preview["text"]
+    _show_text(console, "a chat, as the template writes it", text)
+    for name, source in templates.items() if has_template else ():
+        _show_text(console, f"chat template {name!r}, {len(source):,} characters", source)
+
+
+def _show_text(console: Console, title: str, text: str) -> None:
+    console.print(Text(safe_text(title), style="bold"))
+    console.print(Text(safe_text(text).rstrip("\n")), soft_wrap=True)
+    console.print()
 
 
 def _summary(facts: dict[str, Any]) -> dict[str, str]:

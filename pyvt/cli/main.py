@@ -87,6 +87,9 @@ def main(args: Sequence[str] | None = None) -> int:
         result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"; try '{context.command_path} --help'" if context else ""

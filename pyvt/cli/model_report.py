@@ -5,15 +5,16 @@ from typing import Any
 
 from pyvt.config import KVCacheSpec
 from pyvt.config.model import ModelConfig
+from pyvt.errors import RequestError
 from pyvt.models.registry import model_config
 from pyvt.tensor.dtype import F16, F32, DType
 from pyvt.tokenizer.base import Tokenizer
+from pyvt.tokenizer.chat_template import ChatTemplate
 from pyvt.tokenizer.gguf import gguf_tokenizer
 from pyvt.tokenizer.hf import hf_tokenizer
 from pyvt.weights.resolve import ModelFiles
 from pyvt.weights.source import TensorInfo
 
-PREVIEW_CHARS = 400
 KV_DTYPES = (F32, F16)
 TOKENS_OF_A_ROW = 1024
 
@@ -55,6 +56,7 @@ class ModelReport:
             "sampling_defaults": asdict(self.config.sampling_defaults),
             "tokenizer": self.tokenizer_facts(),
             "chat_templates": dict(self.files.chat_templates),
+            "chat_preview": self.chat_preview(),
             "memory": self.memory(),
         }
 
@@ -103,6 +105,20 @@ class ModelReport:
         """Return how many layers have each sliding window; empty where all see every key."""
         windows = [window for window in self.config.sliding_windows if window is not None]
         return {str(window): windows.count(window) for window in sorted(set(windows))}
+
+    def chat_preview(self) -> dict[str, str] | None:
+        """Return a short chat as the template writes it, or its error; None without a template."""
+        templates = self.files.chat_templates
+        if not templates:
+            return None
+        if self.tokenizer is None:
+            template = ChatTemplate(templates, {}, control_texts=())
+        else:
+            template = ChatTemplate.for_tokenizer(templates, self.tokenizer)
+        try:
+            return {"text": template.preview()}
+        except RequestError as error:
+            return {"error": str(error)}
 
     def memory(self) -> dict[str, Any]:
         """Return bytes: weights as stored and as f32, and KV cache for each 1,024 tokens."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from pyvt.cli.model_path import model_path
+
 GOLDENS = Path("parity") / "goldens"
 
 goldens_option = click.option(
@@ -43,7 +45,10 @@ def run(
     only: str | None,
     record: Path | None,
 ) -> int:
-    """Compute every golden and print the counts; exit code 1 where one is out of tolerance."""
+    """Compute every golden and print the counts.
+
+    Exit code 1 where one is out of tolerance.
+    """
     code: int = _testing("parity").run_parity(
         goldens,
         model=model,
@@ -60,11 +65,16 @@ def run(
 @click.argument("model")
 @click.option("-p", "--prompt", default="The capital of France is", show_default=True)
 @click.option("--a", default="numpy", show_default=True, help="a backend")
-@click.option("--b", default="cpu", show_default=True, help="a backend, or an oracle's dump")
+@click.option("--b", required=True, help="a backend, or a dump (.npz) of parity/dump_trace.py")
 @goldens_option
 def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
-    """Run a prompt twice and name the first layer and op that leaves its tolerance."""
-    code: int = _testing("trace").trace_parity(model, prompt, a, b, goldens, print=click.echo)
+    """Run a prompt on two sides and name where they part.
+
+    That is the first layer and op whose output leaves its tolerance. MODEL is what -m of other
+    commands takes; a dump must be one of the same model, and brings its prompt.
+    """
+    path = str(model_path(model))
+    code: int = _testing("trace").trace_parity(path, prompt, a, b, goldens, print=click.echo)
     return code
 
 
@@ -72,10 +82,11 @@ def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
 @click.option("--python", default="python", show_default=True, help="Python that has the oracle")
 @click.argument("what", nargs=-1, type=click.UNPROCESSED)
 def dump(python: str, what: tuple[str, ...]) -> int:
-    """Write the goldens of a checkout again, with the oracles of another Python.
+    """Write the goldens of a checkout again.
 
-    WHAT is a dumper (ops, models, text, tokenizer or trace) and its arguments; without it: ops and
-    models. After ops and models come names of ops and of tiny models; none is all of them.
+    The oracles are run by another Python. WHAT is a dumper (ops, models, text, tokenizer or trace)
+    and its arguments; without it: ops and models. After ops and models come names of ops and of
+    tiny models; none is all of them.
     """
     code: int = _testing("parity").dump_parity(python, what, print=click.echo)
     return code

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 class EngineConfig:
     """All settings of an engine."""
 
-    model: str = field(metadata={"help": "folder of a model, .gguf file or name in the catalogue"})
+    model: str = field(metadata={"help": "folder of a model or .gguf file"})
     max_model_len: int | Auto = field(
         default="auto",
         metadata={"help": "most tokens of a request, prompt and answer; auto: the model's own"},
@@ -40,7 +40,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(
-                f"[config] model: expected a path or a name, got {self.model!r}", field="model"
+                f"[config] model: expected a path as text, got {self.model!r}", field="model"
             )
         is_count = isinstance(self.max_model_len, int) and not isinstance(self.max_model_len, bool)
         if self.max_model_len != "auto" and (not is_count or self.max_model_len < 2):

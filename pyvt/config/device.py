@@ -22,7 +22,11 @@ class DeviceConfig:
         metadata={"help": "dtype of activations", "choices": ("auto", *COMPUTE_DTYPES)},
     )
     threads: int | Auto = field(
-        default="auto", metadata={"help": "threads of native kernels; auto: one a core"}
+        default="auto",
+        metadata={
+            "help": "threads of matrix products, in the whole process; auto: what NumPy's BLAS is "
+            "set up for, one a core unless told"
+        },
     )
     expand: str = field(
         default="auto",

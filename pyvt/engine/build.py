@@ -4,6 +4,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import os
+import sys
 import time
 from dataclasses import dataclass, fields
 
@@ -21,6 +22,7 @@ from pyvt.quant import WeightSettings
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import available_host_bytes
 from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
@@ -114,7 +116,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         Caps(
             backends=BACKENDS,
             dtype=DEFAULT_DTYPE,
-            num_cores=len(os.sched_getaffinity(0)),
+            num_cores=_num_cores(),
             max_position_embeddings=shape.max_position_embeddings,
             kv_bytes_per_token=per_token,
             kv_budget_bytes=int(left * config.cache.memory_fraction),
@@ -146,6 +148,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         UnsupportedError: the architecture, a format or the tokenizer is not supported.
     """
     start_s = time.perf_counter()
+    _set_threads(config)
     files = open_model(config.model)
     try:
         tokenizer = _tokenizer(files)
@@ -190,6 +193,17 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     return engine
 
 
+def _set_threads(config: EngineConfig) -> None:
+    """Give BLAS the number of threads that was asked for; ``auto`` leaves it as it is set up."""
+    num_threads = config.device.threads
+    if num_threads != "auto" and not set_blas_threads(num_threads):
+        log.warning(
+            "device.threads=%d does not reach the BLAS of this NumPy; set its own environment "
+            "variable (VECLIB_MAXIMUM_THREADS, OMP_NUM_THREADS)",
+            num_threads,
+        )
+
+
 def default_params(defaults: SamplingDefaults) -> SamplingParams:
     """Return the sampling that the model's generation config asks for.
 
@@ -221,6 +235,13 @@ def _chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | No
     if not files.chat_templates:
         return None
     return ChatTemplate.for_tokenizer(files.chat_templates, tokenizer)
+
+
+def _num_cores() -> int:
+    """Return the cores that this process may use; all of them where the system has no such set."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

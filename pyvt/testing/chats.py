@@ -5,6 +5,7 @@ what real ones use (namespaces, macros, loop controls, slices, ``tojson``, ``{% 
 whitespace control, exceptions, dates left out).
 """
 
+from datetime import datetime, tzinfo
 from typing import Any
 
 Chat = dict[str, Any]
@@ -119,6 +120,16 @@ CONVERSATIONS: dict[str, Chat] = {
         ]
     },
 }
+
+
+class StoppedClock(datetime):
+    """Stands in for ``datetime`` where templates print the date."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "StoppedClock":
+        """Return the same moment, always."""
+        return cls(2025, 3, 9, 7, 5, 1, tzinfo=tz)
+
 
 _CHATML = """\
 {% for message in messages %}

@@ -84,11 +84,17 @@ def _parity(section: str) -> dict[str, Any]:
     }
 
 
+def _plain(value: float) -> str:
+    """Return a figure with three digits, or all before the point; never as a power of ten."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def _speed(name: str) -> Callable[[Path], str]:
     def figure(root: Path) -> str:
         record = RunRecord.from_json((root / f"benchmarks/results/{name}.json").read_text())
-        values = ", ".join(f"{f.name} {f.median:.3g} {f.unit}" for f in record.figures)
-        return f"{values} ({record.machine.cpu}, {record.threads} threads)"
+        values = ", ".join(f"{f.name} {_plain(f.median)} {f.unit}" for f in record.figures)
+        threads = "1 thread" if record.threads == 1 else f"{record.threads} threads"
+        return f"{values} ({record.machine.cpu}, {threads})"
 
     return figure
 

@@ -125,6 +125,12 @@ def dump_differences(
 
     with tapped(keep):
         logits = model.compute_logits(_hidden(model, ids))
+    num_layers = sum(name.startswith("layer.") for name in dump)
+    if (num_layers, dump["logits"].shape) != (len(residuals), logits.shape):
+        raise CheckpointError(
+            f"[trace] dump: expected one of the same model, {len(residuals)} layers and logits "
+            f"{logits.shape}, got {num_layers} and {dump['logits'].shape}"
+        )
     found = [
         (f"model.layers.{i}", compare(got, dump[f"layer.{i}"], _RESIDUAL_CLASS, "f32"))
         for i, got in enumerate(residuals)

@@ -81,7 +81,8 @@ def open_model(path: str | Path) -> ModelFiles:
         return _safetensors_files(path, path.parent, open_safetensors_file(path))
     raise CheckpointError(
         f"[model] {str(path)!r}: expected a folder, a .gguf or a .safetensors file, got "
-        f"{'another kind of file' if is_file else 'nothing there'}; see pyvt pull --help",
+        f"{'another kind of file' if is_file else 'nothing there'}; pyvt pull and pyvt.hub.pull "
+        "turn a name into a path",
         path=path,
     )
 

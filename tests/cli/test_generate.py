@@ -117,6 +117,7 @@ def test_generate_chat_or_raw(
     ("args", "text"),
     [
         pytest.param([], "expected some text, got none", id="no_prompt"),
+        pytest.param(["a", "b"], "put the prompt in quotes", id="no_quotes"),
         pytest.param(["x", "--prompt", "y"], "expected it once", id="two_prompts"),
         pytest.param(["x", "--raw", "--system", "y"], "expected none with --raw", id="system_raw"),
         pytest.param(["x", "--top-p", "0"], "top_p: expected", id="top_p"),

@@ -42,6 +42,7 @@ def test_inspect_folder_gives_its_facts(run_command: RunCommand, tmp_path: Path)
     assert facts["context"] == 32768
     assert facts["tokenizer"] is None
     assert facts["chat_templates"] == {"default": PLAIN_TEMPLATE}
+    assert "Hi there" in facts["chat_preview"]["text"]
     # 2 layers × K and V × 2 KV heads × 8 dims × 4 bytes × 1,024 tokens.
     assert facts["memory"]["kv_bytes_per_1k_tokens"] == {"f32": 262_144, "f16": 131_072}
 
@@ -71,7 +72,7 @@ def test_inspect_gguf_gives_its_quant_mix_and_tokenizer(
 
 
 def test_inspect_shows_a_page_for_people(run_command: RunCommand, tmp_path: Path) -> None:
-    template = "[bold]\x1b[31m{{ messages }}"
+    template = "[bold]\x1b[31m{{ messages[0].content }}"
     folder = write_folder(tmp_path / "m", files={"chat_template.jinja": template})
 
     result = run_command("inspect", str(folder), "--tensors")
@@ -80,8 +81,37 @@ def test_inspect_shows_a_page_for_people(run_command: RunCommand, tmp_path: Path
     assert "LlamaForCausalLM (safetensors)" in result.out
     assert "262.1 kB in f32" in result.out
     assert "model.layers.1.mlp.up_proj.weight" in result.out
-    assert "[bold]\ufffd[31m{{ messages }}" in result.out
+    assert "[bold]\ufffd[31mHello" in result.out
     assert "\x1b" not in result.out
+
+
+def test_inspect_template_shows_its_source(run_command: RunCommand, tmp_path: Path) -> None:
+    template = "{% for message in messages %}\x1b[31m{{ message.content }}{% endfor %}" + "x" * 999
+    folder = write_folder(tmp_path / "m", files={"chat_template.jinja": template})
+
+    page = run_command("inspect", str(folder)).out
+    with_source = run_command("inspect", str(folder), "--template").out
+
+    assert template.replace("\x1b", "\ufffd") in with_source
+    assert "{% for" not in page
+    assert "HelloHi there" in page.replace("\ufffd[31m", "")
+
+
+def test_inspect_template_that_fails_is_named(run_command: RunCommand, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", files={"chat_template.jinja": "{{ 1 / 0 }}"})
+
+    page = run_command("inspect", str(folder))
+    facts = json.loads(run_command("inspect", str(folder), "--json").out)
+
+    assert (page.code, page.err) == (0, "")
+    assert facts["chat_preview"]["error"] in page.out
+    assert "division" in page.out
+
+
+def test_inspect_without_a_template_says_so(run_command: RunCommand, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m")
+
+    assert "chat template\nnone" in run_command("inspect", str(folder)).out
 
 
 def test_inspect_window_and_yarn_are_named(run_command: RunCommand, tmp_path: Path) -> None:

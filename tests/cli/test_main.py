@@ -129,6 +129,18 @@ def test_main_bad_usage_is_one_line_and_code_2(
     assert text in err
 
 
+@pytest.mark.parametrize("args", [[], ["parity"]], ids=["pyvt", "parity"])
+def test_main_without_a_command_shows_the_help(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli_main.main(args) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: pyvt")
+    assert "\nCommands:\n" in err
+
+
 @pytest.mark.parametrize("name", list(cli_main.COMMANDS))
 def test_main_every_row_is_a_command_with_help(
     name: str, capsys: pytest.CaptureFixture[str]

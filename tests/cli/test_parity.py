@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pyvt.cli import parity
+from pyvt.cli import model_path, parity
 from pyvt.testing.parity import DUMPERS
 from tests.cli.conftest import RunCommand
 
@@ -50,11 +50,32 @@ def test_parity_run_hands_its_options_on(run_command: RunCommand, runner: FakeRu
     assert runner.calls == [(Path("g"), settings)]
 
 
-def test_parity_trace_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:
-    result = run_command("parity", "trace", "m", "--a", "numpy", "--b", "cpu", "-p", "hello")
+def test_parity_trace_hands_its_options_on(
+    run_command: RunCommand, runner: FakeRunner, model: str
+) -> None:
+    result = run_command("parity", "trace", model, "--a", "numpy", "--b", "cpu", "-p", "hello")
 
     assert result.code == 1
-    assert runner.calls == [("m", "hello", "numpy", "cpu", parity.GOLDENS)]
+    assert runner.calls == [(model, "hello", "numpy", "cpu", parity.GOLDENS)]
+
+
+def test_parity_trace_takes_the_name_of_a_model(
+    run_command: RunCommand, runner: FakeRunner, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_path.hub, "locate", lambda name: Path(model))
+
+    run_command("parity", "trace", "smollm2-135m", "--b", "numpy")
+
+    assert runner.calls[0][0] == model
+
+
+def test_parity_trace_without_a_second_side_is_refused(
+    run_command: RunCommand, runner: FakeRunner
+) -> None:
+    result = run_command("parity", "trace", "m")
+
+    assert result.code == 2
+    assert "--b" in result.err
 
 
 def test_parity_dump_hands_its_options_on(run_command: RunCommand, runner: FakeRunner) -> None:

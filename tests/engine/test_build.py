@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from pyvt.config import engine_config
+from pyvt.engine import build
 from pyvt.engine.build import build_engine, plan
 from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.llm import LLM
@@ -129,6 +130,39 @@ def test_build_reports_progress_to_the_end(tiny: Path) -> None:
     assert calls[0][0] == 0
     assert calls[-1][0] == calls[-1][1] > 0
     assert engine.model_load_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls"),
+    [pytest.param({"threads": 3}, [3], id="given"), pytest.param({}, [], id="auto")],
+)
+def test_build_threads_reach_blas_only_where_given(
+    settings: dict[str, Any], calls: list[int], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[int] = []
+
+    def take(num_threads: int) -> bool:
+        got.append(num_threads)
+        return True
+
+    monkeypatch.setattr(build, "set_blas_threads", take)
+
+    LLM(str(tiny), **settings)
+
+    assert got == calls
+
+
+def test_build_threads_that_blas_does_not_take_are_a_warning(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(build, "set_blas_threads", lambda num_threads: False)
+    monkeypatch.setattr(build.log, "warning", lambda text, *args: warnings.append(text % args))
+
+    LLM(tiny, threads=3)
+
+    assert len(warnings) == 1
+    assert warnings[0].startswith("device.threads=3 does not reach the BLAS")
 
 
 def test_build_without_tokenizer_is_refused(tmp_path: Path) -> None:

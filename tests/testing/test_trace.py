@@ -97,3 +97,11 @@ def test_trace_file_that_is_no_dump_is_refused(path: Path, tmp_path: Path) -> No
 
     with pytest.raises(CheckpointError, match=r"x\.npz"):
         trace_parity(str(path), "", "numpy", str(tmp_path / "x.npz"), print=print)
+
+
+def test_trace_dump_of_another_model_is_refused(path: Path, tmp_path: Path) -> None:
+    arrays = {"prompt_ids": np.arange(3), "layer.0": np.zeros((3, 4)), "logits": np.zeros((3, 9))}
+    np.savez(tmp_path / "other.npz", **arrays)
+
+    with pytest.raises(CheckpointError, match="expected one of the same model"):
+        trace_parity(str(path), "", "numpy", str(tmp_path / "other.npz"), print=print)
