@@ -8,6 +8,8 @@
 #include <string>
 
 #include "cpu/packed_format.h"
+#include "cpu/attn_tile.h"
+#include "cpu/block_formats.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
 
@@ -29,6 +31,11 @@ inline int float_index(const char* op, DType dtype) {
   }
 }
 
+// out, x, the op's one number, elements.
+using MapKernel = void (*)(void* out, const void* x, float scalar, int64_t n);
+// out, x, y, elements.
+using ZipKernel = void (*)(void* out, const void* x, const void* y, int64_t n);
+
 struct KernelTable {
   const char* isa;
 
@@ -49,6 +56,34 @@ struct KernelTable {
                                                        float eps, int64_t n);
   // norm-inl.h: [x][residual]
   void (*add_rows[kNumFloats][kNumFloats])(void* residual, const void* x, int64_t n);
+
+  // elementwise-inl.h: [x], of two dtypes [x][y], cast [x][out]
+  ZipKernel add[kNumFloats][kNumFloats];
+  ZipKernel mul[kNumFloats][kNumFloats];
+  MapKernel cast[kNumFloats][kNumFloats];
+  MapKernel scale[kNumFloats];
+  MapKernel soft_cap[kNumFloats];
+  MapKernel relu[kNumFloats];
+  MapKernel sigmoid[kNumFloats];
+  MapKernel silu[kNumFloats];
+  MapKernel gelu[kNumFloats];
+  ZipKernel silu_and_mul[kNumFloats];
+  ZipKernel gelu_and_mul[kNumFloats];
+
+  // rope-inl.h: [x][table]
+  void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
+
+  // block_decode-inl.h: [format_index]
+  void (*decode_blocks[kNumDecodedFormats])(float* out, const uint8_t* blocks, int64_t num_blocks);
+
+  // attention-inl.h: [cache], [out]
+  int attn_lanes;
+  void (*attend_tile[kNumFloats])(const AttnTile& tile);
+  void (*fold_tile)(const AttnState& state, const AttnState& tile, int num_rows,
+                    int64_t row_stride);
+  void (*divide_row[kNumFloats])(void* out, const float* sums, float total, int64_t n);
+  void (*merge_row[kNumFloats])(void* out, const void* a, const void* b, float weight_a,
+                                float weight_b, int64_t n);
 };
 
 // The table of the ISA that this process runs on; chosen at first use, PYVT_CPU_ISA forces it.

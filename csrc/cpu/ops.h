@@ -16,11 +16,31 @@ namespace pyvt::cpu {
 #define PYVT_BLOCK_FORMATS ""
 
 // X(op, dtypes that its tensors may have).
-#define CPU_OPS(X)                      \
-  X(rms_norm, "f32 bf16 f16")           \
-  X(fused_add_rms_norm, "f32 bf16 f16") \
-  X(linear, "f32 bf16 f16")             \
-  X(packed_linear, "f32 bf16 f16 " PYVT_BLOCK_FORMATS)
+#define CPU_OPS(X)                                                           \
+  X(rms_norm, "f32 bf16 f16")                                                \
+  X(fused_add_rms_norm, "f32 bf16 f16")                                      \
+  X(linear, "f32 bf16 f16")                                                  \
+  X(packed_linear, "f32 bf16 f16 " PYVT_BLOCK_FORMATS)                       \
+  X(add, "f32 bf16 f16")                                                     \
+  X(mul, "f32 bf16 f16")                                                     \
+  X(scale, "f32 bf16 f16")                                                   \
+  X(cast, "f32 bf16 f16")                                                    \
+  X(soft_cap, "f32 bf16 f16")                                                \
+  X(relu, "f32 bf16 f16")                                                    \
+  X(sigmoid, "f32 bf16 f16")                                                 \
+  X(silu, "f32 bf16 f16")                                                    \
+  X(gelu, "f32 bf16 f16")                                                    \
+  X(silu_and_mul, "f32 bf16 f16")                                            \
+  X(gelu_and_mul, "f32 bf16 f16")                                            \
+  X(rotary_embedding, "f32 bf16 f16")                                        \
+  X(reshape_and_cache, "f32 bf16 f16")                                       \
+  X(copy_blocks, "f64 f32 bf16 f16")                                         \
+  X(gather_blocks, "f64 f32 bf16 f16")                                       \
+  X(scatter_blocks, "f64 f32 bf16 f16")                                      \
+  X(embedding, "f32 bf16 f16")                                               \
+  X(quant_embedding, "f32 bf16 f16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k") \
+  X(paged_attention, "f32 bf16 f16")                                         \
+  X(merge_attn_states, "f32 bf16 f16")
 
 void rms_norm(TensorView out, TensorView x, TensorView weight, double eps);
 void fused_add_rms_norm(TensorView out, TensorView residual, TensorView x, TensorView weight,
@@ -38,5 +58,35 @@ void pack_tiles(TensorView data, std::vector<TensorView> parts, int32_t dtype, i
 
 // Bytes that `pack_tiles` needs; -1 for a dtype without a packer.
 int64_t packed_bytes(int64_t num_rows, int32_t dtype, int64_t num_cols);
+void add(TensorView out, TensorView x, TensorView y);
+void mul(TensorView out, TensorView x, TensorView y);
+void scale(TensorView out, TensorView x, double factor);
+void cast(TensorView out, TensorView x);
+void soft_cap(TensorView out, TensorView x, double cap);
+void relu(TensorView out, TensorView x);
+void sigmoid(TensorView out, TensorView x);
+void silu(TensorView out, TensorView x);
+void gelu(TensorView out, TensorView x);
+void silu_and_mul(TensorView out, TensorView x);
+void gelu_and_mul(TensorView out, TensorView x);
+
+void rotary_embedding(TensorView q, TensorView k, TensorView positions, TensorView cos_sin);
+
+void reshape_and_cache(TensorView k_cache, TensorView v_cache, TensorView k, TensorView v,
+                       TensorView slot_mapping);
+void copy_blocks(TensorView k_cache, TensorView v_cache, TensorView src_dst);
+void gather_blocks(TensorView out, TensorView cache, TensorView block_ids);
+void scatter_blocks(TensorView cache, TensorView blocks, TensorView block_ids);
+
+void embedding(TensorView out, TensorView input_ids, TensorView weight);
+void quant_embedding(TensorView out, TensorView input_ids, TensorView blocks, int64_t format,
+                     int64_t num_columns);
+
+void paged_attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
+                     TensorView v_cache, TensorView block_tables, TensorView seq_lens,
+                     TensorView cu_seqlens_q, double scale, std::optional<int64_t> window,
+                     std::optional<double> soft_cap);
+void merge_attn_states(TensorView out, TensorView lse, TensorView out_a, TensorView lse_a,
+                       TensorView out_b, TensorView lse_b);
 
 }  // namespace pyvt::cpu

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/kernel_table.h"
 #include "pyvt/half.h"
@@ -16,14 +17,24 @@ namespace {
 
 #include "cpu/simd/avx2.h"
 
+#include "cpu/kernels/math-inl.h"
+
+#include "cpu/kernels/attention-inl.h"
+#include "cpu/kernels/block_decode-inl.h"
+#include "cpu/kernels/elementwise-inl.h"
 #include "cpu/kernels/linear-inl.h"
 #include "cpu/kernels/norm-inl.h"
+#include "cpu/kernels/rope-inl.h"
 
 KernelTable make() {
   KernelTable table = {};
   table.isa = "avx2";
+  fill_attention(table);
+  fill_block_decode(table);
+  fill_elementwise(table);
   fill_linear(table);
   fill_norm(table);
+  fill_rope(table);
   return table;
 }
 

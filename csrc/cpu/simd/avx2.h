@@ -116,6 +116,13 @@ inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline Vec round(Vec a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// The same with another value in the other lanes.
+inline Vec load_first(const float* p, int n, float fill) {
+  float lanes[kLanes];
+  for (int i = 0; i < kLanes; ++i) lanes[i] = i < n ? p[i] : fill;
+  return load(lanes);
+}
+
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -124,6 +131,27 @@ inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 // a * b + c, rounded once.
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+// The magnitude of a with the sign of b.
+inline Vec copy_sign(Vec a, Vec b) {
+  return {_mm256_or_ps(abs(a).v, _mm256_and_ps(_mm256_set1_ps(-0.0f), b.v))};
+}
+
+// One truth value for each lane; a comparison with NaN is false.
+struct Mask {
+  __m256 v;
+};
+
+inline Mask greater(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)}; }
+inline Mask equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)}; }
+inline Mask is_nan(Vec a) { return {_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q)}; }
+inline Mask either(Mask a, Mask b) { return {_mm256_or_ps(a.v, b.v)}; }
+// a where the mask holds, else b.
+inline Vec blend(Mask mask, Vec a, Vec b) { return {_mm256_blendv_ps(b.v, a.v, mask.v)}; }
+inline bool any(Mask mask) { return _mm256_movemask_ps(mask.v) != 0; }
+inline int count(Mask mask) { return __builtin_popcount(_mm256_movemask_ps(mask.v)); }
+// The lowest lane that holds; one must.
+inline int first(Mask mask) { return __builtin_ctz(_mm256_movemask_ps(mask.v)); }
 
 // Lanes in the fixed order ((0+4)+(2+6)) + ((1+5)+(3+7)).
 inline float sum(Vec a) {
@@ -136,6 +164,22 @@ inline float max_lane(Vec a) {
   __m128 half = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   half = _mm_max_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+}
+
+// The sums of the lanes of four vectors, each in the fixed order
+// ((0+4)+(2+6)) + ((1+5)+(3+7)), as sum() has it.
+inline void sum4(float* out, Vec a, Vec b, Vec c, Vec d) {
+  const __m256 ab =
+      _mm256_add_ps(_mm256_permute2f128_ps(a.v, b.v, 0x20), _mm256_permute2f128_ps(a.v, b.v, 0x31));
+  const __m256 cd =
+      _mm256_add_ps(_mm256_permute2f128_ps(c.v, d.v, 0x20), _mm256_permute2f128_ps(c.v, d.v, 0x31));
+  const __m256 pairs =
+      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  const __m256 odd = _mm256_movehdup_ps(pairs);
+  const __m256 sums = _mm256_add_ps(pairs, odd);  // a _ c _ | b _ d _
+  const __m128 ac = _mm256_castps256_ps128(sums), bd = _mm256_extractf128_ps(sums, 1);
+  const __m128 low = _mm_unpacklo_ps(ac, bd), high = _mm_unpackhi_ps(ac, bd);
+  _mm_storeu_ps(out, _mm_movelh_ps(low, high));
 }
 
 // e^x by 2^n · e^r, |r| ≤ ln2/2, a polynomial of degree 7 (relative error 2e-7). Below -87.3 the

@@ -51,6 +51,8 @@ inline void store_i8(int8_t* p, Vec a) { *p = static_cast<int8_t>(a.v); }
 inline Vec abs(Vec a) { return {std::fabs(a.v)}; }
 // To the nearest whole number, halves to even.
 inline Vec round(Vec a) { return {std::nearbyint(a.v)}; }
+inline Vec load_first(const float*, int, float fill) { return {fill}; }
+
 inline Vec add(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }
@@ -59,7 +61,29 @@ inline Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
 inline Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
 // a * b + c, rounded once.
 inline Vec fma(Vec a, Vec b, Vec c) { return {std::fma(a.v, b.v, c.v)}; }
+inline Vec abs(Vec a) { return {std::fabs(a.v)}; }
+inline Vec copy_sign(Vec a, Vec b) { return {std::copysign(a.v, b.v)}; }
+
+struct Mask {
+  bool v;
+};
+
+inline Mask greater(Vec a, Vec b) { return {a.v > b.v}; }
+inline Mask equal(Vec a, Vec b) { return {a.v == b.v}; }
+inline Mask is_nan(Vec a) { return {a.v != a.v}; }
+inline Mask either(Mask a, Mask b) { return {a.v || b.v}; }
+inline Vec blend(Mask mask, Vec a, Vec b) { return mask.v ? a : b; }
+inline bool any(Mask mask) { return mask.v; }
+inline int count(Mask mask) { return mask.v ? 1 : 0; }
+inline int first(Mask) { return 0; }
+
 inline float sum(Vec a) { return a.v; }
+inline void sum4(float* out, Vec a, Vec b, Vec c, Vec d) {
+  out[0] = a.v;
+  out[1] = b.v;
+  out[2] = c.v;
+  out[3] = d.v;
+}
 inline float max_lane(Vec a) { return a.v; }
 inline Vec exp(Vec a) { return {std::exp(a.v)}; }
 

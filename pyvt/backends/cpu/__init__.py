@@ -6,11 +6,14 @@ from types import ModuleType
 from typing import Any
 
 from pyvt.dispatch.backend import Backend, add_backend
-from pyvt.dispatch.table import HOST, Candidate
+from pyvt.dispatch.table import HOST, Candidate, Kernel
 from pyvt.dispatch.table import register as register_kernel
-from pyvt.tensor.dtype import DTYPES, DType
+from pyvt.tensor.dtype import DTYPES, F32, DType
 from pyvt.tensor.host_buffer import host_buffer
 from pyvt.tensor.packed_tensor import TILE16, PackedTensor, stored_dtype, stored_rows
+from pyvt.tensor.quant_tensor import QuantTensor
+
+Predicate = Callable[[tuple[Any, ...]], bool]
 
 NAME = "cpu"
 PRIORITY = 10
@@ -27,18 +30,13 @@ def native() -> ModuleType:
     return _native
 
 
-def _supports(names: str) -> Callable[[tuple[Any, ...]], bool]:
+def _supports(names: str) -> Predicate:
     """Return a predicate: every float dtype and block format of a call is one of ``names``."""
-    allowed = {DTYPES[name].numpy or DTYPES[name] for name in names.split()}
-    allowed |= {DTYPES[name] for name in names.split()}
+    listed = [DTYPES[name] for name in names.split()]
+    allowed = {dtype if dtype.is_block else dtype.numpy for dtype in listed}
 
     def supports(dtypes: tuple[Any, ...]) -> bool:
-        floats = [
-            dtype
-            for dtype in dtypes
-            if isinstance(dtype, DType) or getattr(dtype, "kind", "") in ("f", "V")
-        ]
-        return all(dtype in allowed for dtype in floats)
+        return all(dtype in allowed for dtype in dtypes if _is_counted(dtype))
 
     return supports
 
@@ -57,6 +55,57 @@ def _prepack(parts: Sequence[Any]) -> PackedTensor | None:
     return PackedTensor(dtype, (num_rows, num_columns), TILE16, data)
 
 
+def _is_counted(dtype: Any) -> bool:
+    return isinstance(dtype, DType) or getattr(dtype, "kind", "") in ("f", "V")
+
+
+def _writes_f32(dtypes: tuple[Any, ...]) -> bool:
+    """Whether the output is f32; the parameters of such a call may be f64."""
+    return bool(dtypes[0] == F32.numpy)
+
+
+# What more the dtypes of a call must be, by op.
+_RULES: dict[str, Predicate] = dict.fromkeys(
+    (
+        "apply_logit_bias",
+        "apply_min_p",
+        "apply_penalties",
+        "apply_temperature",
+        "apply_top_k_top_p",
+    ),
+    _writes_f32,
+)
+
+
+def _supports_op(op: str, names: str) -> Predicate:
+    supports, rule = _supports(names), _RULES.get(op)
+    if rule is None:
+        return supports
+    return lambda dtypes: supports(dtypes) and rule(dtypes)
+
+
+def _unpacked(kernel: Kernel) -> Kernel:
+    """Return a kernel that takes a QuantTensor where ``kernel`` takes what it holds.
+
+    Each becomes three arguments: the blocks, the number of the format in a GGUF file, and K.
+    """
+
+    def call(*args: Any) -> None:
+        flat: list[Any] = []
+        for arg in args:
+            if isinstance(arg, QuantTensor):
+                flat += (arg.blocks, arg.dtype.gguf_id, arg.shape[-1])
+            else:
+                flat.append(arg)
+        kernel(*flat)
+
+    return call
+
+
+# How a call becomes that of the compiled function, where the two differ.
+_ADAPTERS: dict[str, Callable[[Kernel], Kernel]] = {"quant_embedding": _unpacked}
+
+
 def register() -> None:
     """Register the ops of the compiled module and the packer of weights.
 
@@ -65,6 +114,8 @@ def register() -> None:
     module = native()
     for op, dtypes in module.OPS.items():
         kernel = getattr(module, op)
-        register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports(dtypes)))
+        if op in _ADAPTERS:
+            kernel = _ADAPTERS[op](kernel)
+        register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports_op(op, dtypes)))
     add_backend(Backend(name=NAME, prepack=_prepack, make_plan=module.Plan))
     atexit.register(module.shutdown_threads)

@@ -1,0 +1,39 @@
+// AttnTile: one tile of keys against the query rows that share a KV head.
+#pragma once
+
+#include <cstdint>
+
+namespace pyvt::cpu {
+
+// Keys of a tile. A tile starts at a multiple of this position, whoever asks.
+constexpr int kAttnTile = 64;
+// Keys are read in groups, so pointers up to the next multiple of this must be readable.
+constexpr int kAttnKeyGroup = 4;
+
+struct AttnTile {
+  int64_t head_dim;
+  int num_rows;
+  float scale;
+  float soft_cap;  // 0 is none
+
+  const float* q;      // [num_rows, row_stride]; a row is filled up with zeros
+  int64_t row_stride;  // of q and sums: head_dim rounded up to whole vectors
+  const int* first;    // [num_rows] keys that a row sees: [first, last), at least one
+  const int* last;
+  const void* const* keys;    // [kAttnTile] where each key lies
+  const void* const* values;  // [kAttnTile]
+
+  float* scores;  // [num_rows, kAttnTile] scratch
+  float* sums;    // [num_rows, row_stride] out: Σ exp(score − top) · value
+  float* tops;    // [num_rows] out: the largest score
+  float* totals;  // [num_rows] out: Σ exp(score − top)
+};
+
+// The softmax of rows over the tiles that have been folded in so far.
+struct AttnState {
+  float* sums;    // [num_rows, row_stride]
+  float* tops;    // [num_rows]
+  float* totals;  // [num_rows]
+};
+
+}  // namespace pyvt::cpu

@@ -1,0 +1,268 @@
+// what        attend_tile: for rows of queries, the softmax-weighted sum of the values of one tile
+//             of keys, relative to the tile's own maximum
+//             fold_tile: adds a tile to the state of its rows
+//             divide_row: out = sums / total, rounded
+//             merge_row: out = a · weight_a + b · weight_b
+// layout      AttnTile (attn_tile.h); a key or value is head_dim elements side by side, anywhere
+// numerics    a score is the sum over dims in kLanes chains, d rising, then over lanes in the order
+//             of simd::sum; a tile's sums run over keys rising, in one chain for each dim. Every
+//             row sees the same operations on the keys that it may see, whatever rows stand beside
+//             it; keys that it may not see are not touched. Tiles are folded in rising order.
+//             A row of −inf alone and a row with a NaN or +inf become NaN, as in the reference.
+// work        rows in threes and pairs share each loaded key and value
+// traffic     decode: keys and values once, memory bound; prefill: the launcher widens them to f32
+//             once for all rows, then compute bound (12 FMA for 7 loads)
+// source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
+
+// Scores of kRows rows against kAttnKeyGroup keys.
+template <int kRows, typename T>
+inline void score_group(float* scores, const float* q, int64_t q_stride, const T* const* keys,
+                        int64_t head_dim) {
+  static_assert(kAttnKeyGroup == 4, "four sums at a time");
+  simd::Vec sums[kRows][4];
+  for (auto& row : sums) {
+    for (simd::Vec& sum : row) sum = simd::zero();
+  }
+  int64_t d = 0;
+  for (; d + simd::kLanes <= head_dim; d += simd::kLanes) {
+    simd::Vec query[kRows];
+    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + d);
+    for (int k = 0; k < 4; ++k) {
+      const simd::Vec key = simd::load(keys[k] + d);
+      for (int r = 0; r < kRows; ++r) sums[r][k] = simd::fma(query[r], key, sums[r][k]);
+    }
+  }
+  if (d < head_dim) {
+    for (int k = 0; k < 4; ++k) {
+      const simd::Vec key = simd::load_first(keys[k] + d, static_cast<int>(head_dim - d));
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][k] = simd::fma(simd::load(q + r * q_stride + d), key, sums[r][k]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    simd::sum4(scores + r * kAttnTile, sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+  }
+}
+
+// Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums.
+template <int kRows, int kVectors, typename T>
+inline void value_group(float* sums, int64_t stride, const float* weights, const T* const* values,
+                        int64_t d, int first, int last) {
+  simd::Vec acc[kRows][kVectors];
+  for (auto& row : acc) {
+    for (simd::Vec& sum : row) sum = simd::zero();
+  }
+  for (int j = first; j < last; ++j) {
+    simd::Vec weight[kRows];
+    for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
+    const T* value = values[j] + d;
+    for (int v = 0; v < kVectors; ++v) {
+      const simd::Vec x = simd::load(value + v * simd::kLanes);
+      for (int r = 0; r < kRows; ++r) acc[r][v] = simd::fma(weight[r], x, acc[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      simd::store(sums + r * stride + d + v * simd::kLanes, acc[r][v]);
+    }
+  }
+}
+
+// The dims behind the last whole vector; the rest of that vector becomes zero.
+template <int kRows, typename T>
+inline void value_tail(float* sums, int64_t stride, const float* weights, const T* const* values,
+                       int64_t d, int num_dims, int first, int last) {
+  simd::Vec acc[kRows];
+  for (simd::Vec& sum : acc) sum = simd::zero();
+  for (int j = first; j < last; ++j) {
+    const simd::Vec x = simd::load_first(values[j] + d, num_dims);
+    for (int r = 0; r < kRows; ++r) {
+      acc[r] = simd::fma(simd::set1(weights[r * kAttnTile + j]), x, acc[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) simd::store(sums + r * stride + d, acc[r]);
+}
+
+// Turns a row's scores over the keys [first, last) into exp(score − top).
+inline void softmax_tile_row(float* scores, int first, int last, float scale, float soft_cap,
+                             float* top_out, float* total_out) {
+  const float infinity = __builtin_inff();
+  const int begin = first / simd::kLanes * simd::kLanes;
+  const simd::Vec factor = simd::set1(scale), cap = simd::set1(soft_cap);
+  for (int i = begin; i < last; i += simd::kLanes) {
+    simd::Vec x = simd::mul(simd::load(scores + i), factor);
+    if (soft_cap != 0) x = simd::mul(tanh_of(simd::div(x, cap)), cap);
+    simd::store(scores + i, x);
+  }
+  for (int i = begin; i < first; ++i) scores[i] = -infinity;
+  const int end = (last + simd::kLanes - 1) / simd::kLanes * simd::kLanes;
+  for (int i = last; i < end; ++i) scores[i] = -infinity;
+  simd::Vec tops = simd::load(scores + begin);
+  for (int i = begin + simd::kLanes; i < end; i += simd::kLanes) {
+    tops = simd::max(tops, simd::load(scores + i));
+  }
+  const float top = simd::max_lane(tops);
+  const simd::Vec shift = simd::set1(top == -infinity ? 0.0f : top);
+  simd::Vec total = simd::zero();
+  for (int i = begin; i < end; i += simd::kLanes) {
+    const simd::Vec weight = simd::exp(simd::sub(simd::load(scores + i), shift));
+    simd::store(scores + i, weight);
+    total = simd::add(total, weight);
+  }
+  *top_out = top;
+  *total_out = simd::sum(total);
+}
+
+// Rows that go together: threes, but four as two pairs.
+inline int rows_together(int num_left) {
+  if (num_left == 4 || num_left == 2) return 2;
+  return num_left >= 3 ? 3 : 1;
+}
+
+template <typename T>
+void score_rows(const AttnTile& tile, int begin_key, int end_key) {
+  const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
+  for (int key = begin_key; key < end_key; key += kAttnKeyGroup) {
+    for (int row = 0; row < tile.num_rows;) {
+      const int together = rows_together(tile.num_rows - row);
+      float* scores = tile.scores + row * kAttnTile + key;
+      const float* q = tile.q + row * tile.row_stride;
+      if (together == 3) {
+        score_group<3>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+      } else if (together == 2) {
+        score_group<2>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+      } else {
+        score_group<1>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+      }
+      row += together;
+    }
+  }
+}
+
+// The sums of rows [row, end), which see the same keys, in kVectors vectors from dim d on; none
+// stands for the masked tail.
+template <int kVectors, typename T>
+void value_rows(const AttnTile& tile, int row, int end, int64_t d) {
+  const T* const* values = reinterpret_cast<const T* const*>(tile.values);
+  const int first = tile.first[row], last = tile.last[row];
+  const int num_dims = static_cast<int>(tile.head_dim - d);
+  while (row < end) {
+    const int together = rows_together(end - row);
+    float* sums = tile.sums + row * tile.row_stride;
+    const float* weights = tile.scores + row * kAttnTile;
+    const auto add = [&](auto num_rows) {
+      constexpr int kRows = decltype(num_rows)::value;
+      if constexpr (kVectors == 0) {
+        value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
+      } else {
+        value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last);
+      }
+    };
+    if (together == 3) {
+      add(std::integral_constant<int, 3>{});
+    } else if (together == 2) {
+      add(std::integral_constant<int, 2>{});
+    } else {
+      add(std::integral_constant<int, 1>{});
+    }
+    row += together;
+  }
+}
+
+template <int kVectors, typename T>
+void value_column(const AttnTile& tile, int64_t d) {
+  for (int row = 0; row < tile.num_rows;) {
+    int end = row + 1;
+    while (end < tile.num_rows && tile.first[end] == tile.first[row] &&
+           tile.last[end] == tile.last[row]) {
+      ++end;
+    }
+    value_rows<kVectors, T>(tile, row, end, d);
+    row = end;
+  }
+}
+
+template <typename T>
+void attend_tile(const AttnTile& tile) {
+  int begin_key = kAttnTile, end_key = 0;
+  for (int row = 0; row < tile.num_rows; ++row) {
+    begin_key = tile.first[row] < begin_key ? tile.first[row] : begin_key;
+    end_key = tile.last[row] > end_key ? tile.last[row] : end_key;
+  }
+  score_rows<T>(tile, begin_key / kAttnKeyGroup * kAttnKeyGroup, end_key);
+  for (int row = 0; row < tile.num_rows; ++row) {
+    softmax_tile_row(tile.scores + row * kAttnTile, tile.first[row], tile.last[row], tile.scale,
+                     tile.soft_cap, tile.tops + row, tile.totals + row);
+  }
+  int64_t d = 0;
+  for (; d + 4 * simd::kLanes <= tile.head_dim; d += 4 * simd::kLanes) value_column<4, T>(tile, d);
+  for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d);
+  if (d < tile.head_dim) value_column<0, T>(tile, d);
+}
+
+inline void fold_tile(const AttnState& state, const AttnState& tile, int num_rows,
+                      int64_t row_stride) {
+  for (int row = 0; row < num_rows; ++row) {
+    const float old_top = state.tops[row], tile_top = tile.tops[row];
+    const float top = old_top > tile_top ? old_top : tile_top;
+    const simd::Vec shift = simd::set1(top == -__builtin_inff() ? 0.0f : top);
+    const simd::Vec old_weight = simd::exp(simd::sub(simd::set1(old_top), shift));
+    const simd::Vec tile_weight = simd::exp(simd::sub(simd::set1(tile_top), shift));
+    float* sums = state.sums + row * row_stride;
+    const float* added = tile.sums + row * row_stride;
+    for (int64_t d = 0; d < row_stride; d += simd::kLanes) {
+      const simd::Vec old = simd::mul(simd::load(sums + d), old_weight);
+      simd::store(sums + d, simd::fma(simd::load(added + d), tile_weight, old));
+    }
+    const simd::Vec total = simd::mul(simd::set1(state.totals[row]), old_weight);
+    state.totals[row] = simd::max_lane(simd::fma(simd::set1(tile.totals[row]), tile_weight, total));
+    state.tops[row] = top;
+  }
+}
+
+template <typename O>
+void divide_row(void* out, const float* sums, float total, int64_t n) {
+  O* to = static_cast<O*>(out);
+  const simd::Vec divisor = simd::set1(total);
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    simd::store(to + i, simd::div(simd::load(sums + i), divisor));
+  }
+  if (i < n) {
+    simd::store_first(to + i, simd::div(simd::load(sums + i), divisor), static_cast<int>(n - i));
+  }
+}
+
+// A part of weight 0 is not read; it may hold anything.
+template <typename X>
+void merge_row(void* out, const void* a, const void* b, float weight_a, float weight_b, int64_t n) {
+  const X* first = static_cast<const X*>(a);
+  const X* second = static_cast<const X*>(b);
+  X* to = static_cast<X*>(out);
+  const simd::Vec scale_a = simd::set1(weight_a), scale_b = simd::set1(weight_b);
+  for (int64_t i = 0; i < n; i += simd::kLanes) {
+    const int count = n - i < simd::kLanes ? static_cast<int>(n - i) : simd::kLanes;
+    const auto part = [&](const X* x, simd::Vec scale) {
+      return simd::mul(count == simd::kLanes ? simd::load(x) : simd::load_first(x, count), scale);
+    };
+    simd::Vec sum = weight_a == 0 ? simd::zero() : part(first + i, scale_a);
+    if (weight_b != 0) sum = simd::add(sum, part(second + i, scale_b));
+    if (count == simd::kLanes) {
+      simd::store(to + i, sum);
+    } else {
+      simd::store_first(to + i, sum, count);
+    }
+  }
+}
+
+inline void fill_attention(KernelTable& table) {
+  table.attn_lanes = simd::kLanes;
+  table.fold_tile = &fold_tile;
+  for_floats([&](auto x) {
+    using X = typename decltype(x)::type;
+    table.attend_tile[x.index] = &attend_tile<X>;
+    table.divide_row[x.index] = &divide_row<X>;
+    table.merge_row[x.index] = &merge_row<X>;
+  });
+}

@@ -1,0 +1,488 @@
+// Launchers of the attention family.
+//
+// The queries of a request are cut into blocks of tokens; a block meets one KV head, so that the
+// query heads of that group share what is loaded. A block walks its tiles of keys in order. Where
+// there are few blocks, a block's tiles are dealt out in parts: the result of every tile is kept,
+// and the thread that ends the last part folds them in the same order. So neither the cut of
+// blocks, nor that of parts, nor the thread that runs them changes a bit.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cpu/kernel_table.h"
+#include "cpu/ops.h"
+#include "cpu/ops/indices.h"
+#include "cpu/scratch.h"
+#include "cpu/thread_pool.h"
+
+namespace pyvt::cpu {
+namespace {
+
+constexpr int64_t kBlockRows = 48;  // query rows of a block, about
+constexpr int64_t kBlockTokens = 32;
+// Up to this many rows keys and values are read as they lie; more rows share a widened copy.
+constexpr int64_t kDirectRows = 8;
+constexpr int64_t kPartsPerThread = 4;
+constexpr int64_t kSerialProducts = 1 << 17;           // below, waking a thread costs more
+constexpr int64_t kMaxStateBytes = int64_t{64} << 20;  // of tiles kept for folding
+constexpr int kWorkSlot = 1;
+constexpr int kStateSlot = 2;
+constexpr int64_t kEverything = std::numeric_limits<int64_t>::max() / 2;
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Queries [token, token + num_tokens) against one KV head.
+struct Block {
+  int64_t request;
+  int64_t kv_head;
+  int64_t token;
+  int64_t num_tokens;
+  int64_t position;  // of the first query
+  int64_t tile_begin;
+  int64_t tile_end;
+  float* states;  // a state for each tile, null where the block is one part
+  std::atomic<int>* num_parts_left;
+};
+
+struct Part {
+  const Block* block;
+  int64_t tile_begin;
+  int64_t tile_end;
+};
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+// The buffers of the thread that runs a part.
+struct Work {
+  float* q;
+  float* scores;
+  AttnState tile;
+  AttnState state;
+  int* first;
+  int* last;
+  const void** keys;
+  const void** values;
+  float* key_panel;
+  float* value_panel;
+};
+
+class Attention {
+ public:
+  Attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache, TensorView v_cache,
+            TensorView block_tables, TensorView seq_lens, TensorView cu_seqlens_q, double scale,
+            std::optional<int64_t> window, std::optional<double> soft_cap);
+
+  void run();
+
+ private:
+  void check_shapes() const;
+  void check_request(int64_t request, int64_t seq_len, int64_t num_queries) const;
+  void plan();
+  void add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len);
+  void deal(int64_t num_tiles);
+
+  int64_t first_key(int64_t position) const { return std::max<int64_t>(0, position - window_ + 1); }
+  int64_t state_floats(const Block& block) const {
+    return round_up(block.num_tokens * group_ * (row_stride_ + 2), 16);
+  }
+  int64_t block_id(int64_t request, int64_t entry) const;
+  AttnState state_of(const Block& block, int64_t tile) const;
+  Range visible_tokens(const Block& block, int64_t tile) const;
+
+  Work work() const;
+  void run_part(const Part& part) const;
+  void attend(const Block& block, int64_t tile, Range tokens, const AttnState& into,
+              const Work& work) const;
+  void point(const Block& block, int64_t tile, int64_t begin, int64_t end, const Work& work) const;
+  void widen(int64_t begin, int64_t end, const Work& work) const;
+  void fold(Range tokens, const AttnState& from, const AttnState& into) const;
+  void finish(const Block& block, const AttnState& state) const;
+
+  static constexpr const char* kOp = "paged_attention";
+  const KernelTable& table_ = kernels();
+  TensorView out_, lse_, q_, k_cache_, v_cache_, block_tables_;
+  Indices seq_lens_, cu_seqlens_;
+  float scale_, soft_cap_;
+  int64_t window_;
+  int64_t group_ = 1, head_dim_ = 0, row_stride_ = 0, tokens_per_block_ = 1;
+  int of_q_, of_cache_;
+  std::vector<Block> blocks_;
+  std::vector<Part> parts_;
+  std::vector<std::atomic<int>> counters_;
+  int64_t num_products_ = 0;
+};
+
+Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
+                     TensorView v_cache, TensorView block_tables, TensorView seq_lens,
+                     TensorView cu_seqlens_q, double scale, std::optional<int64_t> window,
+                     std::optional<double> soft_cap)
+    : out_(out),
+      lse_(lse),
+      q_(q),
+      k_cache_(k_cache),
+      v_cache_(v_cache),
+      block_tables_(block_tables),
+      seq_lens_(indices_of(kOp, "seq_lens", seq_lens)),
+      cu_seqlens_(indices_of(kOp, "cu_seqlens_q", cu_seqlens_q)),
+      scale_(static_cast<float>(scale)),
+      soft_cap_(static_cast<float>(soft_cap.value_or(0))),
+      window_(window.value_or(kEverything)),
+      of_q_(float_index(kOp, q.dtype)),
+      of_cache_(float_index(kOp, k_cache.dtype)) {
+  check_shapes();
+  head_dim_ = q.shape[2];
+  row_stride_ = round_up(head_dim_, table_.attn_lanes);
+  if (k_cache.shape[2] > 0) group_ = q.shape[1] / k_cache.shape[2];
+  tokens_per_block_ =
+      std::clamp<int64_t>(kBlockRows / std::max<int64_t>(1, group_), 1, kBlockTokens);
+}
+
+void Attention::check_shapes() const {
+  PYVT_CHECK(kOp, q_.rank == 3 && q_.is_dense(1), "q: expected dims [T, N, D], D dense");
+  PYVT_CHECK(kOp,
+             out_.rank == 3 && out_.is_dense(1) && out_.dtype == q_.dtype &&
+                 std::equal(q_.shape, q_.shape + 3, out_.shape),
+             "out: expected the shape and dtype of q, D dense");
+  for (const TensorView* cache : {&k_cache_, &v_cache_}) {
+    PYVT_CHECK(kOp,
+               cache->rank == 4 && cache->is_dense(1) && cache->dtype == k_cache_.dtype &&
+                   std::equal(k_cache_.shape, k_cache_.shape + 4, cache->shape) &&
+                   cache->shape[3] == q_.shape[2],
+               "caches: expected dims [B, S, Nk, D] of one dtype, D dense");
+  }
+  const int64_t num_kv_heads = k_cache_.shape[2];
+  PYVT_CHECK(kOp, num_kv_heads > 0 ? q_.shape[1] % num_kv_heads == 0 : q_.shape[1] == 0,
+             "q: expected a multiple of ", num_kv_heads, " heads");
+  PYVT_CHECK(kOp,
+             block_tables_.rank == 2 && block_tables_.dtype == DType::kI32 &&
+                 block_tables_.shape[0] == seq_lens_.size,
+             "block_tables: expected dims [R, W] of i32");
+  PYVT_CHECK(kOp, cu_seqlens_.size == seq_lens_.size + 1, "cu_seqlens_q: expected R + 1 values");
+  PYVT_CHECK(kOp,
+             !lse_.has_value() || (lse_.rank == 2 && lse_.dtype == DType::kF32 &&
+                                   lse_.shape[0] == q_.shape[0] && lse_.shape[1] == q_.shape[1]),
+             "lse: expected dims [T, N] of f32");
+  PYVT_CHECK(kOp, window_ >= 1, "window: expected at least 1");
+}
+
+int64_t Attention::block_id(int64_t request, int64_t entry) const {
+  return block_tables_
+      .as<int32_t>()[request * block_tables_.stride[0] + entry * block_tables_.stride[1]];
+}
+
+// Checks what the tiles of a request read: its length and the entries of its block table.
+void Attention::check_request(int64_t request, int64_t seq_len, int64_t num_queries) const {
+  const int64_t block_size = k_cache_.shape[1];
+  PYVT_CHECK(kOp, num_queries >= 0, "cu_seqlens_q: expected values that do not fall");
+  if (num_queries == 0) return;
+  PYVT_CHECK(kOp, seq_len >= num_queries && seq_len <= block_tables_.shape[1] * block_size,
+             "seq_lens: expected at least the queries and at most the block table, got ", seq_len);
+  for (int64_t entry = first_key(seq_len - num_queries) / block_size; entry * block_size < seq_len;
+       ++entry) {
+    const int64_t id = block_id(request, entry);
+    PYVT_CHECK(kOp, id >= 0 && id < k_cache_.shape[0], "block_tables: expected values in [0, ",
+               k_cache_.shape[0], "), got ", id);
+  }
+}
+
+void Attention::plan() {
+  const int64_t num_requests = seq_lens_.size;
+  PYVT_CHECK(kOp, cu_seqlens_[0] == 0 && cu_seqlens_[num_requests] == q_.shape[0],
+             "cu_seqlens_q: expected values from 0 to T=", q_.shape[0]);
+  for (int64_t r = 0; r < num_requests; ++r) {
+    check_request(r, seq_lens_[r], cu_seqlens_[r + 1] - cu_seqlens_[r]);
+  }
+  for (int64_t r = 0; r < num_requests; ++r) {
+    add_blocks(r, cu_seqlens_[r], cu_seqlens_[r + 1], seq_lens_[r]);
+  }
+  int64_t num_tiles = 0;
+  for (const Block& block : blocks_) {
+    num_tiles += block.tile_end - block.tile_begin;
+    num_products_ +=
+        (block.tile_end - block.tile_begin) * kAttnTile * block.num_tokens * group_ * head_dim_ * 2;
+  }
+  // The longest first, so that the last ones to be claimed are short.
+  std::stable_sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) {
+    return (a.tile_end - a.tile_begin) * a.num_tokens > (b.tile_end - b.tile_begin) * b.num_tokens;
+  });
+  deal(num_tiles);
+}
+
+void Attention::add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len) {
+  for (int64_t token = begin; token < end; token += tokens_per_block_) {
+    Block block{};
+    block.request = request;
+    block.token = token;
+    block.num_tokens = std::min(tokens_per_block_, end - token);
+    block.position = seq_len - end + token;
+    block.tile_begin = first_key(block.position) / kAttnTile;
+    block.tile_end = (block.position + block.num_tokens - 1) / kAttnTile + 1;
+    for (block.kv_head = 0; block.kv_head < k_cache_.shape[2]; ++block.kv_head) {
+      blocks_.push_back(block);
+    }
+  }
+}
+
+// Cuts the blocks into parts where whole blocks are too few to keep the threads busy.
+void Attention::deal(int64_t num_tiles) {
+  const int64_t num_blocks = static_cast<int64_t>(blocks_.size());
+  const int64_t wanted = kPartsPerThread * num_threads();
+  const bool is_serial = num_threads() == 1 || num_products_ < kSerialProducts;
+  int64_t length = num_tiles;
+  if (!is_serial && num_blocks < wanted) length = std::max<int64_t>(1, num_tiles / wanted);
+  int64_t floats = 0;
+  int num_cut = 0;
+  for (const Block& block : blocks_) {
+    if (block.tile_end - block.tile_begin <= length) continue;
+    floats += (block.tile_end - block.tile_begin) * state_floats(block);
+    ++num_cut;
+  }
+  if (floats * 4 > kMaxStateBytes) {
+    length = num_tiles;
+    num_cut = 0;
+  }
+  counters_ = std::vector<std::atomic<int>>(static_cast<size_t>(num_cut));
+  float* states = num_cut == 0 ? nullptr : scratch<float>(kStateSlot, floats);
+  num_cut = 0;
+  for (Block& block : blocks_) {
+    const int64_t tiles = block.tile_end - block.tile_begin;
+    if (tiles > length) {
+      block.states = states;
+      states += tiles * state_floats(block);
+      block.num_parts_left = &counters_[num_cut++];
+      block.num_parts_left->store(static_cast<int>((tiles + length - 1) / length));
+    }
+    for (int64_t tile = block.tile_begin; tile < block.tile_end; tile += length) {
+      parts_.push_back({&block, tile, std::min(tile + length, block.tile_end)});
+    }
+  }
+}
+
+void Attention::run() {
+  plan();
+  const int64_t num_parts = static_cast<int64_t>(parts_.size());
+  if (num_parts <= 1 || num_threads() == 1 || num_products_ < kSerialProducts) {
+    for (const Part& part : parts_) run_part(part);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  parallel_each([&](int) {
+    for (;;) {
+      const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= num_parts) return;
+      run_part(parts_[static_cast<size_t>(i)]);
+    }
+  });
+}
+
+// One buffer of the thread, cut into what a part needs.
+Work Attention::work() const {
+  const int64_t rows = tokens_per_block_ * group_;
+  int64_t size = 0;
+  const auto place = [&](int64_t bytes) {
+    const int64_t at = size;
+    size += round_up(bytes, kScratchAlignment);
+    return at;
+  };
+  const int64_t row_bytes = rows * row_stride_ * 4, panel_bytes = kAttnTile * row_stride_ * 4;
+  const int64_t q = place(row_bytes), tile_sums = place(row_bytes), sums = place(row_bytes);
+  const int64_t scores = place(rows * kAttnTile * 4);
+  const int64_t tile_tops = place(rows * 4), tile_totals = place(rows * 4);
+  const int64_t tops = place(rows * 4), totals = place(rows * 4);
+  const int64_t first = place(rows * 4), last = place(rows * 4);
+  const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
+  const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
+  char* base = scratch<char>(kWorkSlot, size);
+  const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(base + at); };
+  Work work{};
+  work.q = floats(q);
+  work.scores = floats(scores);
+  work.tile = {floats(tile_sums), floats(tile_tops), floats(tile_totals)};
+  work.state = {floats(sums), floats(tops), floats(totals)};
+  work.first = reinterpret_cast<int*>(base + first);
+  work.last = reinterpret_cast<int*>(base + last);
+  work.keys = reinterpret_cast<const void**>(base + keys);
+  work.values = reinterpret_cast<const void**>(base + values);
+  work.key_panel = floats(key_panel);
+  work.value_panel = floats(value_panel);
+  return work;
+}
+
+// The state of no tile at all.
+void clear(const AttnState& state, int64_t num_rows, int64_t row_stride) {
+  std::fill(state.sums, state.sums + num_rows * row_stride, 0.0f);
+  std::fill(state.tops, state.tops + num_rows, -std::numeric_limits<float>::infinity());
+  std::fill(state.totals, state.totals + num_rows, 0.0f);
+}
+
+AttnState Attention::state_of(const Block& block, int64_t tile) const {
+  float* at = block.states + (tile - block.tile_begin) * state_floats(block);
+  const int64_t rows = block.num_tokens * group_;
+  return {at, at + rows * row_stride_, at + rows * (row_stride_ + 1)};
+}
+
+// The tokens of a block, counted from its first, that see a key of the tile.
+Range Attention::visible_tokens(const Block& block, int64_t tile) const {
+  const int64_t start = tile * kAttnTile, end = start + kAttnTile;
+  const int64_t begin = std::max<int64_t>(0, start - block.position);
+  int64_t stop = block.num_tokens;
+  while (stop > begin && first_key(block.position + stop - 1) >= end) --stop;
+  return {begin, stop};
+}
+
+void Attention::run_part(const Part& part) const {
+  const Block& block = *part.block;
+  const Work work = this->work();
+  const int64_t num_rows = block.num_tokens * group_;
+  const int64_t item = item_bytes(q_.dtype);
+  const auto widen_row = table_.cast[of_q_][0];
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t token = block.token + row / group_, head = block.kv_head * group_ + row % group_;
+    const char* from =
+        static_cast<const char*>(q_.data) + (token * q_.stride[0] + head * q_.stride[1]) * item;
+    float* to = work.q + row * row_stride_;
+    widen_row(to, from, 0, head_dim_);
+    std::fill(to + head_dim_, to + row_stride_, 0.0f);
+  }
+  const bool is_whole = block.states == nullptr;
+  if (is_whole) clear(work.state, num_rows, row_stride_);
+  for (int64_t tile = part.tile_begin; tile < part.tile_end; ++tile) {
+    const Range tokens = visible_tokens(block, tile);
+    const AttnState into = is_whole ? work.tile : state_of(block, tile);
+    attend(block, tile, tokens, into, work);
+    if (is_whole) fold(tokens, into, work.state);
+  }
+  if (!is_whole) {
+    if (block.num_parts_left->fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    clear(work.state, num_rows, row_stride_);
+    for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
+      fold(visible_tokens(block, tile), state_of(block, tile), work.state);
+    }
+  }
+  finish(block, work.state);
+}
+
+void Attention::attend(const Block& block, int64_t tile, Range tokens, const AttnState& into,
+                       const Work& work) const {
+  const int64_t start = tile * kAttnTile;
+  int64_t begin = kAttnTile, end = 0;
+  for (int64_t t = tokens.begin; t < tokens.end; ++t) {
+    const int64_t position = block.position + t;
+    const int64_t first = std::max<int64_t>(0, first_key(position) - start);
+    const int64_t last = std::min<int64_t>(kAttnTile, position + 1 - start);
+    begin = std::min(begin, first);
+    end = std::max(end, last);
+    for (int64_t row = t * group_; row < (t + 1) * group_; ++row) {
+      work.first[row] = static_cast<int>(first);
+      work.last[row] = static_cast<int>(last);
+    }
+  }
+  point(block, tile, begin, end, work);
+  const int64_t row = tokens.begin * group_, num_rows = (tokens.end - tokens.begin) * group_;
+  int of_keys = of_cache_;
+  if (of_cache_ != 0 && num_rows > kDirectRows) {
+    widen(begin, end, work);
+    of_keys = 0;
+  }
+  AttnTile args{};
+  args.head_dim = head_dim_;
+  args.num_rows = static_cast<int>(num_rows);
+  args.scale = scale_;
+  args.soft_cap = soft_cap_;
+  args.q = work.q + row * row_stride_;
+  args.row_stride = row_stride_;
+  args.first = work.first + row;
+  args.last = work.last + row;
+  args.keys = work.keys;
+  args.values = work.values;
+  args.scores = work.scores;
+  args.sums = into.sums + row * row_stride_;
+  args.tops = into.tops + row;
+  args.totals = into.totals + row;
+  table_.attend_tile[of_keys](args);
+}
+
+// Points at the keys and values [begin, end) of a tile; the rest of a group repeats a neighbour.
+void Attention::point(const Block& block, int64_t tile, int64_t begin, int64_t end,
+                      const Work& work) const {
+  const int64_t block_size = k_cache_.shape[1], item = item_bytes(k_cache_.dtype);
+  const int64_t k_step = k_cache_.stride[1] * item, v_step = v_cache_.stride[1] * item;
+  for (int64_t j = begin; j < end;) {
+    const int64_t position = tile * kAttnTile + j, offset = position % block_size;
+    const int64_t id = block_id(block.request, position / block_size);
+    const auto place = [&](const TensorView& cache) {
+      return static_cast<const char*>(cache.data) +
+             (id * cache.stride[0] + offset * cache.stride[1] + block.kv_head * cache.stride[2]) *
+                 item;
+    };
+    const char* key = place(k_cache_);
+    const char* value = place(v_cache_);
+    const int64_t stop = std::min(end, j + block_size - offset);
+    for (; j < stop; ++j, key += k_step, value += v_step) {
+      work.keys[j] = key;
+      work.values[j] = value;
+    }
+  }
+  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) {
+    work.keys[j] = work.keys[begin];
+  }
+  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) work.keys[j] = work.keys[end - 1];
+}
+
+// Copies the keys and values into f32 panels and points at these.
+void Attention::widen(int64_t begin, int64_t end, const Work& work) const {
+  const auto kernel = table_.cast[of_cache_][0];
+  for (int64_t j = begin; j < end; ++j) {
+    float* key = work.key_panel + j * row_stride_;
+    float* value = work.value_panel + j * row_stride_;
+    kernel(key, work.keys[j], 0, head_dim_);
+    kernel(value, work.values[j], 0, head_dim_);
+    work.keys[j] = key;
+    work.values[j] = value;
+  }
+  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) {
+    work.keys[j] = work.keys[begin];
+  }
+  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) work.keys[j] = work.keys[end - 1];
+}
+
+void Attention::fold(Range tokens, const AttnState& from, const AttnState& into) const {
+  const int64_t row = tokens.begin * group_, num_rows = (tokens.end - tokens.begin) * group_;
+  const auto at = [&](const AttnState& state) {
+    return AttnState{state.sums + row * row_stride_, state.tops + row, state.totals + row};
+  };
+  table_.fold_tile(at(into), at(from), static_cast<int>(num_rows), row_stride_);
+}
+
+void Attention::finish(const Block& block, const AttnState& state) const {
+  const int64_t item = item_bytes(out_.dtype);
+  for (int64_t row = 0; row < block.num_tokens * group_; ++row) {
+    const int64_t token = block.token + row / group_, head = block.kv_head * group_ + row % group_;
+    const float total = state.totals[row];
+    char* to =
+        static_cast<char*>(out_.data) + (token * out_.stride[0] + head * out_.stride[1]) * item;
+    table_.divide_row[of_q_](to, state.sums + row * row_stride_, total, head_dim_);
+    if (!lse_.has_value()) continue;
+    lse_.as<float>()[token * lse_.stride[0] + head * lse_.stride[1]] =
+        total > 0 ? state.tops[row] + std::log(total) : std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+}  // namespace
+
+void paged_attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
+                     TensorView v_cache, TensorView block_tables, TensorView seq_lens,
+                     TensorView cu_seqlens_q, double scale, std::optional<int64_t> window,
+                     std::optional<double> soft_cap) {
+  Attention(out, lse, q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q, scale, window,
+            soft_cap)
+      .run();
+}
+
+}  // namespace pyvt::cpu

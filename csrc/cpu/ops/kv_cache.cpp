@@ -1,0 +1,109 @@
+// Launchers of the kv_cache family: tokens or blocks over threads.
+#include "cpu/kernel_table.h"
+#include "cpu/ops.h"
+#include "cpu/ops/elements.h"
+#include "cpu/ops/indices.h"
+
+namespace pyvt::cpu {
+namespace {
+
+constexpr int64_t kGrainElements = 16384;
+
+// Casts one token's [Nk, D].
+void cast_token(const char* op, const TensorView& to, const TensorView& from, MapKernel kernel) {
+  const auto elements = elements_of<2>(op, {to, from});
+  for (int64_t i = 0; i < elements.num_runs; ++i) {
+    kernel(elements.at(0, i, 0), elements.at(1, i, 0), 0, elements.run);
+  }
+}
+
+int64_t grain_of(const TensorView& items) {
+  const int64_t num_items = items.shape[0] > 0 ? items.shape[0] : 1;
+  return kGrainElements / (items.size() / num_items + 1) + 1;
+}
+
+// Throws unless b is a cache of one shape and dtype with a.
+void check_alike(const char* op, const TensorView& a, const TensorView& b) {
+  PYVT_CHECK(
+      op,
+      a.rank == 4 && b.rank == 4 && a.dtype == b.dtype && std::equal(a.shape, a.shape + 4, b.shape),
+      "caches: expected dims [B, S, Nk, D] of one dtype");
+}
+
+}  // namespace
+
+void reshape_and_cache(TensorView k_cache, TensorView v_cache, TensorView k, TensorView v,
+                       TensorView slot_mapping) {
+  const char* op = "reshape_and_cache";
+  const Indices slots = indices_of(op, "slot_mapping", slot_mapping);
+  check_alike(op, k_cache, v_cache);
+  for (const TensorView* x : {&k, &v}) {
+    PYVT_CHECK(op,
+               x->rank == 3 && x->shape[0] == slots.size && x->shape[1] == k_cache.shape[2] &&
+                   x->shape[2] == k_cache.shape[3],
+               "k, v: expected dims [T, Nk, D]");
+  }
+  const int64_t block_size = k_cache.shape[1];
+  check_range(op, "slot_mapping", slots, -1, k_cache.shape[0] * block_size);
+  const int of_cache = float_index(op, k_cache.dtype);
+  const auto cast_k = kernels().cast[float_index(op, k.dtype)][of_cache];
+  const auto cast_v = kernels().cast[float_index(op, v.dtype)][of_cache];
+  parallel_for(slots.size, grain_of(k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t slot = slots[t];
+      if (slot < 0) continue;
+      const int64_t block = slot / block_size, offset = slot % block_size;
+      cast_token(op, slice(slice(k_cache, block), offset), slice(k, t), cast_k);
+      cast_token(op, slice(slice(v_cache, block), offset), slice(v, t), cast_v);
+    }
+  });
+}
+
+void copy_blocks(TensorView k_cache, TensorView v_cache, TensorView src_dst) {
+  const char* op = "copy_blocks";
+  PYVT_CHECK(op, src_dst.rank == 2 && src_dst.shape[1] == 2, "src_dst: expected dims [M, 2]");
+  check_alike(op, k_cache, v_cache);
+  TensorView column = src_dst;
+  column.rank = 1;
+  const Indices src = indices_of(op, "src_dst", column);
+  column.data = static_cast<char*>(src_dst.data) + src_dst.stride[1] * item_bytes(src_dst.dtype);
+  const Indices dst = indices_of(op, "src_dst", column);
+  check_range(op, "src_dst", src, 0, k_cache.shape[0]);
+  check_range(op, "src_dst", dst, 0, k_cache.shape[0]);
+  parallel_for(src.size, grain_of(k_cache), [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) {
+      copy_view(op, slice(k_cache, dst[m]), slice(k_cache, src[m]));
+      copy_view(op, slice(v_cache, dst[m]), slice(v_cache, src[m]));
+    }
+  });
+}
+
+void gather_blocks(TensorView out, TensorView cache, TensorView block_ids) {
+  const char* op = "gather_blocks";
+  const Indices ids = indices_of(op, "block_ids", block_ids);
+  PYVT_CHECK(op,
+             out.rank == 4 && cache.rank == 4 && out.shape[0] == ids.size &&
+                 out.dtype == cache.dtype &&
+                 std::equal(out.shape + 1, out.shape + 4, cache.shape + 1),
+             "out: expected dims [M, S, Nk, D] and the dtype of cache");
+  check_range(op, "block_ids", ids, 0, cache.shape[0]);
+  parallel_for(ids.size, grain_of(cache), [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) copy_view(op, slice(out, m), slice(cache, ids[m]));
+  });
+}
+
+void scatter_blocks(TensorView cache, TensorView blocks, TensorView block_ids) {
+  const char* op = "scatter_blocks";
+  const Indices ids = indices_of(op, "block_ids", block_ids);
+  PYVT_CHECK(op,
+             blocks.rank == 4 && cache.rank == 4 && blocks.shape[0] == ids.size &&
+                 blocks.dtype == cache.dtype &&
+                 std::equal(blocks.shape + 1, blocks.shape + 4, cache.shape + 1),
+             "blocks: expected dims [M, S, Nk, D] and the dtype of cache");
+  check_range(op, "block_ids", ids, 0, cache.shape[0]);
+  parallel_for(ids.size, grain_of(cache), [&](int64_t begin, int64_t end) {
+    for (int64_t m = begin; m < end; ++m) copy_view(op, slice(cache, ids[m]), slice(blocks, m));
+  });
+}
+
+}  // namespace pyvt::cpu
