@@ -61,7 +61,6 @@ inline Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
 inline Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
 // a * b + c, rounded once.
 inline Vec fma(Vec a, Vec b, Vec c) { return {std::fma(a.v, b.v, c.v)}; }
-inline Vec abs(Vec a) { return {std::fabs(a.v)}; }
 inline Vec copy_sign(Vec a, Vec b) { return {std::copysign(a.v, b.v)}; }
 
 struct Mask {
