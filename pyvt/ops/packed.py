@@ -73,6 +73,11 @@ def packed_linear(
         ShapeError, DTypeError.
         ConfigError: for an ``act`` that is unknown or does not fit the weight.
     """
+    if not isinstance(weight, PackedTensor):
+        raise DTypeError(
+            f"[packed_linear] weight: expected a PackedTensor, got {type(weight).__name__}; "
+            "make it with prepack_weight"
+        )
     check = Check("packed_linear")
     check.tensor("x", x, "... K", FLOATS)
     check.tensor("weight", weight, "N K", _PACKED_DTYPES)

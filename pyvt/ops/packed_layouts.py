@@ -12,6 +12,7 @@ Dims: N rows, K elements of a row, B tiles.
 
 import numpy as np
 
+from pyvt.errors import ShapeError
 from pyvt.mathutil import cdiv, round_up
 from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts_int8 import INT8_LAYOUTS
@@ -58,6 +59,11 @@ def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Store
     dtype, (num_rows, num_columns) = packed.dtype, packed.shape
     num_tiles, num_bytes = last_tile - first_tile, dtype.row_bytes(num_columns)
     tile_bytes = LAYOUTS[dtype.name].tile_bytes(num_bytes)
+    if packed.data.size != packed.num_tiles * tile_bytes:
+        raise ShapeError(
+            f"[packed_linear] weight: expected {packed.num_tiles} tiles of {tile_bytes} bytes, "
+            f"got {packed.data.size} bytes"
+        )
     tiles = packed.data[first_tile * tile_bytes : last_tile * tile_bytes]
     rows = LAYOUTS[dtype.name].unpack(tiles.reshape(num_tiles, tile_bytes), num_bytes)
     rows = np.ascontiguousarray(rows).reshape(num_tiles * TILE_ROWS, num_bytes)
