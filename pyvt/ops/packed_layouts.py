@@ -16,14 +16,9 @@ from pyvt.mathutil import cdiv, round_up
 from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts_int8 import INT8_LAYOUTS
 from pyvt.ops.tile_layout import TileLayout
-from pyvt.tensor.packed_tensor import (
-    TILE16,
-    TILE_ROWS,
-    PackedTensor,
-    stored_dtype,
-    stored_rows,
-)
+from pyvt.tensor.packed_tensor import TILE16, TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
 
 _WORD_BYTES = 4
 
@@ -48,7 +43,7 @@ _WORDS = TileLayout(_words_tile_bytes, _pack_words, _unpack_words)
 LAYOUTS: dict[str, TileLayout] = {"f32": _WORDS, "bf16": _WORDS, "f16": _WORDS, **INT8_LAYOUTS}
 
 
-def pack_tiles(weight: Array | QuantTensor) -> PackedTensor:
+def pack_tiles(weight: Stored) -> PackedTensor:
     """Return a weight ``[N, K]`` in layout ``tile16``; what every packer must give to the byte."""
     dtype, stored = stored_dtype(weight), stored_rows(weight)
     num_tiles, num_bytes = cdiv(len(stored), TILE_ROWS), stored.shape[1]
@@ -58,7 +53,7 @@ def pack_tiles(weight: Array | QuantTensor) -> PackedTensor:
     return PackedTensor(dtype, (weight.shape[0], weight.shape[1]), TILE16, tiles.reshape(-1))
 
 
-def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Array | QuantTensor:
+def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Stored:
     """Return the rows of tiles ``[first_tile, last_tile)`` as they lie in a file."""
     dtype, (num_rows, num_columns) = packed.dtype, packed.shape
     num_tiles, num_bytes = last_tile - first_tile, dtype.row_bytes(num_columns)

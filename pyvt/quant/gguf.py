@@ -7,7 +7,7 @@ from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.quant.base import WeightSettings
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.weights.source import Tensor
+from pyvt.weights.param import Weight
 
 
 class GGUFMethod:
@@ -15,8 +15,8 @@ class GGUFMethod:
 
     __slots__ = ("_act", "_weight")
 
-    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
-        assert isinstance(weight, QuantTensor), "a plain weight belongs to another method"
+    def __init__(self, weight: Weight, settings: WeightSettings) -> None:
+        assert isinstance(weight, QuantTensor), "other weights belong to other methods"
         self._weight = weight
         self._act = settings.act
 

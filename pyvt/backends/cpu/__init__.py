@@ -10,7 +10,8 @@ from pyvt.dispatch.table import HOST, Candidate
 from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.host_buffer import host_buffer
-from pyvt.tensor.packed_tensor import TILE16, PackedTensor, stored_dtype, stored_rows
+from pyvt.tensor.packed_tensor import TILE16, PackedTensor
+from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
 
 NAME = "cpu"
 PRIORITY = 10
@@ -43,7 +44,7 @@ def _supports(names: str) -> Callable[[tuple[Any, ...]], bool]:
     return supports
 
 
-def _prepack(parts: Sequence[Any]) -> PackedTensor | None:
+def _prepack(parts: Sequence[Stored]) -> PackedTensor | None:
     """Return the tiles of a weight, None for a dtype that no kernel reads in tiles."""
     module = native()
     dtype, num_columns = stored_dtype(parts[0]), parts[0].shape[1]
