@@ -65,6 +65,6 @@ class LinearMethod(Protocol):
     def __init__(self, weight: Weight, settings: WeightSettings) -> None:
         """Keep the weight, ``[N, K]`` as stored or as prepacked."""
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
         ...

@@ -20,6 +20,6 @@ class PackedMethod:
         self._weight = weight
         self._act = settings.act if weight.dtype.is_block else "none"
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
-        return ops.packed_linear(x, self._weight, bias, act=self._act)
+        return ops.packed_linear(x, self._weight, bias, act=self._act, out=out)

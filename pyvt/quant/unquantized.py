@@ -20,6 +20,6 @@ class UnquantizedMethod:
         assert isinstance(weight, np.ndarray), "other weights belong to other methods"
         self._weight = weight
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
-        return ops.linear(x, self._weight, bias)
+        return ops.linear(x, self._weight, bias, out=out)
