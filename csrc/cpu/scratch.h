@@ -9,13 +9,14 @@
 namespace pyvt::cpu {
 
 constexpr int kNumScratchSlots = 8;
+constexpr int64_t kScratchAlignment = 64;
 
 namespace detail {
 
-constexpr std::align_val_t kScratchAlignment{64};
-
 struct FreeScratch {
-  void operator()(unsigned char* p) const { ::operator delete[](p, kScratchAlignment); }
+  void operator()(unsigned char* p) const {
+    ::operator delete[](p, std::align_val_t{kScratchAlignment});
+  }
 };
 
 inline void* scratch_bytes(int slot, size_t num_bytes) {
@@ -28,7 +29,8 @@ inline void* scratch_bytes(int slot, size_t num_bytes) {
   if (buffer.size < num_bytes) {
     buffer.data.reset();
     buffer.size = 0;
-    auto* made = static_cast<unsigned char*>(::operator new[](num_bytes, kScratchAlignment));
+    auto* made = static_cast<unsigned char*>(
+        ::operator new[](num_bytes, std::align_val_t{kScratchAlignment}));
     buffer.data.reset(made);
     buffer.size = num_bytes;
   }

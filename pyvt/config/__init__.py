@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from pyvt.config.cache import Auto, CacheConfig, KVCacheSpec
-from pyvt.config.device import DeviceConfig
+from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
 from pyvt.config.scheduler import SchedulerConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.log import get_logger
@@ -118,6 +118,7 @@ def resolve(config: EngineConfig, caps: Caps) -> EngineConfig:
         ("backend", config.device.backend, device.backend),
         ("dtype", config.device.dtype, device.dtype),
         ("threads", config.device.threads, device.threads),
+        ("act", config.device.act, device.act),
         ("max_model_len", config.max_model_len, max_model_len),
         ("num_blocks", config.cache.num_blocks, num_blocks),
     ):
@@ -138,6 +139,7 @@ def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
         device,
         backend=backend,
         dtype=caps.dtype if device.dtype == "auto" else device.dtype,
+        act=AUTO_ACT.get(backend, NATIVE_ACT) if device.act == "auto" else device.act,
         threads=caps.num_cores if device.threads == "auto" else device.threads,
     )
 

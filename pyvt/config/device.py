@@ -7,7 +7,10 @@ from pyvt.errors import ConfigError
 
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
 EXPAND_MODES = ("auto", "always", "never")
-ACT_MODES = ("none", "q8")
+ACT_MODES = ("auto", "none", "q8")
+# What auto stands for: the reference is the measure of exactness, native kernels are for speed.
+AUTO_ACT = {"numpy": "none"}
+NATIVE_ACT = "q8"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +39,10 @@ class DeviceConfig:
         },
     )
     act: str = field(
-        default="none",
+        default="auto",
         metadata={
-            "help": "activations before a product with packed weights: as they are, or int8",
+            "help": "activations before a product with packed weights: as they are, or int8; auto: "
+            "int8 on native backends",
             "choices": ACT_MODES,
         },
     )

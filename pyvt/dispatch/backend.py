@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyvt.dispatch.table import current_backend
 from pyvt.errors import ConfigError
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.stored import Stored
 
 # Takes weights of one dtype that lie one below the other, ``[N, K]`` each; None for a dtype that
 # the backend reads as it is stored.
-Prepack = Callable[[Sequence[Any]], Any | None]
+Prepack = Callable[[Sequence[Stored]], PackedTensor | None]
 
 
 class Plan(Protocol):

@@ -1,5 +1,8 @@
 """Token embedding.
 
+A tied table is kept twice where the backend prepacks: as stored for the look-up, which touches only
+the rows of its tokens, and prepacked for the logits.
+
 Dims: T tokens, V vocabulary, H hidden size.
 """
 
@@ -9,14 +12,14 @@ from pyvt.ops.numerics import Array
 from pyvt.quant import LinearMethod, WeightSettings, linear_method
 from pyvt.tensor.dtype import F32, DType
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.weights.param import MATRIX, TABLE, Parameter, ParamSlot
+from pyvt.weights.param import TABLE, TIED, Parameter, ParamSlot
 
 
 class Embedding(Module):
     """Rows of a table by token id; a tied model multiplies by the same table for its logits."""
 
     def __init__(self, vocab_size: int, hidden_size: int, *, is_tied: bool = False) -> None:
-        role = MATRIX if is_tied else TABLE
+        role = TIED if is_tied else TABLE
         self.weight = Parameter(role, ParamSlot("weight", (vocab_size, hidden_size)))
         self._dtype: DType = F32
         self._method: LinearMethod | None = None
@@ -24,12 +27,12 @@ class Embedding(Module):
     def after_load(self, settings: WeightSettings) -> None:
         """Keep the dtype of the residual stream; choose the method of a tied table."""
         self._dtype = settings.wide_dtype
-        if self.weight.role == MATRIX:
-            self._method = linear_method(self.weight.data, settings)
+        if self.weight.matrix is not None:
+            self._method = linear_method(self.weight.matrix, settings)
 
     def __call__(self, input_ids: Array) -> Array:
         """Return rows ``[T, H]`` in the dtype that residuals are kept in."""
-        table = self.weight.data
+        table = self.weight.table
         if isinstance(table, QuantTensor):
             return ops.quant_embedding(input_ids, table, dtype=self._dtype.name)
         return ops.embedding(input_ids, table, dtype=self._dtype.name)

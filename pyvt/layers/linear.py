@@ -47,23 +47,25 @@ class FusedLinear(Module):
             self.bias = Parameter(
                 VECTOR, *(ParamSlot(f"{name}.bias", (n,)) for name, n in parts.items())
             )
-        self._steps: tuple[tuple[LinearMethod, Array | None], ...] = ()
+        self._steps: tuple[tuple[LinearMethod, Array | None, slice], ...] = ()
+        self._num_outputs = 0
 
     def after_load(self, settings: WeightSettings) -> None:
         """Choose a method for each part of one type."""
         bias, start, steps = None if self.bias is None else self.bias.array, 0, []
         for part in self.weight.parts:
-            stop = start + part.shape[0]
-            steps.append(
-                (linear_method(part, settings), None if bias is None else bias[start:stop])
-            )
-            start = stop
-        self._steps = tuple(steps)
+            columns = slice(start, start + part.shape[0])
+            part_bias = None if bias is None else bias[columns]
+            steps.append((linear_method(part, settings), part_bias, columns))
+            start = columns.stop
+        self._steps, self._num_outputs = tuple(steps), start
 
     def __call__(self, x: Array) -> Array:
         """Return ``[..., ΣN]`` in the dtype of ``x`` ``[..., K]``."""
-        outputs = [method.apply(x, bias) for method, bias in self._steps]
-        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=-1)
+        out = np.empty((*x.shape[:-1], self._num_outputs), x.dtype)
+        for method, bias, columns in self._steps:
+            method.apply(x, bias, out=out[..., columns])
+        return out
 
 
 class QKVLinear(FusedLinear):

@@ -135,6 +135,7 @@ def load_model(
         model,
         files.source,
         settings.convert,
+        settings.prepack,
         ignored=_ignored(config, cls.ignored_weights),
         progress=progress,
     )

@@ -3,8 +3,6 @@
 Dims: K input features, N output features. ``...`` stands for any leading dims.
 """
 
-import numpy as np
-
 from pyvt.dispatch import Check, declare
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, DTypeError, ShapeError, did_you_mean
@@ -13,8 +11,9 @@ from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts import LAYOUTS, unpack_tiles
 from pyvt.ops.quant_gguf import QUANT_LINEAR
 from pyvt.tensor.dtype import DTYPES, FLOATS
-from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor, stored_dtype
+from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored, joined, stored_dtype
 
 PACKED_LINEAR = declare("packed_linear")
 
@@ -24,7 +23,7 @@ _ACT_MODES = ("none", "q8")
 _RUN_ELEMENTS = 1 << 18
 
 
-def prepack_weight(*parts: Array | QuantTensor) -> Array | QuantTensor | PackedTensor:
+def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
     """Lay a weight out for the kernels of the selected host backend, once, after loading.
 
     A copy. Where the backend reads the dtype as it is stored, as the reference does, the weight
@@ -47,17 +46,7 @@ def prepack_weight(*parts: Array | QuantTensor) -> Array | QuantTensor | PackedT
         raise ShapeError(f"[prepack_weight] parts: expected [N, K] of one K, got {shapes}")
     prepack = selected_backend().prepack
     packed = None if prepack is None else prepack(parts)
-    return _joined(parts) if packed is None else packed
-
-
-def _joined(parts: tuple[Array | QuantTensor, ...]) -> Array | QuantTensor:
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, QuantTensor):
-        blocks = np.concatenate([part.blocks for part in parts if isinstance(part, QuantTensor)])
-        return QuantTensor(first.dtype, (len(blocks), *first.shape[1:]), blocks)
-    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
+    return joined(parts) if packed is None else packed
 
 
 def packed_linear(

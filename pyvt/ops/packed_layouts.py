@@ -12,18 +12,13 @@ Dims: N rows, K elements of a row, B tiles.
 
 import numpy as np
 
-from pyvt.mathutil import round_up
+from pyvt.mathutil import cdiv, round_up
 from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts_int8 import INT8_LAYOUTS
 from pyvt.ops.tile_layout import TileLayout
-from pyvt.tensor.packed_tensor import (
-    TILE16,
-    TILE_ROWS,
-    PackedTensor,
-    stored_dtype,
-    stored_rows,
-)
+from pyvt.tensor.packed_tensor import TILE16, TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
 
 _WORD_BYTES = 4
 
@@ -34,37 +29,40 @@ def _words_tile_bytes(row_bytes: int) -> int:
 
 def _pack_words(rows: Array) -> Array:
     padded = np.pad(rows, ((0, 0), (0, 0), (0, -rows.shape[-1] % _WORD_BYTES)))
-    words = padded.view(np.uint32).swapaxes(1, 2)
-    return np.ascontiguousarray(words).reshape(len(rows), -1).view(np.uint8)
+    words = np.ascontiguousarray(padded.view(np.uint32).swapaxes(1, 2))
+    return words.view(np.uint8).reshape(len(rows), _words_tile_bytes(rows.shape[-1]))
 
 
 def _unpack_words(tiles: Array, row_bytes: int) -> Array:
-    words = tiles.view(np.uint32).reshape(len(tiles), -1, TILE_ROWS).swapaxes(1, 2)
-    return np.ascontiguousarray(words).view(np.uint8)[..., :row_bytes]
+    num_words = cdiv(row_bytes, _WORD_BYTES)
+    words = tiles.view(np.uint32).reshape(len(tiles), num_words, TILE_ROWS)
+    return np.ascontiguousarray(words.swapaxes(1, 2)).view(np.uint8)[..., :row_bytes]
 
 
 _WORDS = TileLayout(_words_tile_bytes, _pack_words, _unpack_words)
 LAYOUTS: dict[str, TileLayout] = {"f32": _WORDS, "bf16": _WORDS, "f16": _WORDS, **INT8_LAYOUTS}
 
 
-def pack_tiles(weight: Array | QuantTensor) -> PackedTensor:
+def pack_tiles(weight: Stored) -> PackedTensor:
     """Return a weight ``[N, K]`` in layout ``tile16``; what every packer must give to the byte."""
     dtype, stored = stored_dtype(weight), stored_rows(weight)
-    rows = np.zeros((round_up(len(stored), TILE_ROWS), stored.shape[1]), np.uint8)
+    num_tiles, num_bytes = cdiv(len(stored), TILE_ROWS), stored.shape[1]
+    rows = np.zeros((num_tiles * TILE_ROWS, num_bytes), np.uint8)
     rows[: len(stored)] = stored
-    tiles = LAYOUTS[dtype.name].pack(rows.reshape(-1, TILE_ROWS, stored.shape[1]))
+    tiles = LAYOUTS[dtype.name].pack(rows.reshape(num_tiles, TILE_ROWS, num_bytes))
     return PackedTensor(dtype, (weight.shape[0], weight.shape[1]), TILE16, tiles.reshape(-1))
 
 
-def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Array | QuantTensor:
+def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Stored:
     """Return the rows of tiles ``[first_tile, last_tile)`` as they lie in a file."""
     dtype, (num_rows, num_columns) = packed.dtype, packed.shape
-    num_bytes = dtype.row_bytes(num_columns)
+    num_tiles, num_bytes = last_tile - first_tile, dtype.row_bytes(num_columns)
     tile_bytes = LAYOUTS[dtype.name].tile_bytes(num_bytes)
-    tiles = packed.data[first_tile * tile_bytes : last_tile * tile_bytes].reshape(-1, tile_bytes)
-    rows = LAYOUTS[dtype.name].unpack(tiles, num_bytes).reshape(-1, num_bytes)
-    rows = np.ascontiguousarray(rows[: num_rows - first_tile * TILE_ROWS])
+    tiles = packed.data[first_tile * tile_bytes : last_tile * tile_bytes]
+    rows = LAYOUTS[dtype.name].unpack(tiles.reshape(num_tiles, tile_bytes), num_bytes)
+    rows = np.ascontiguousarray(rows).reshape(num_tiles * TILE_ROWS, num_bytes)
+    rows = rows[: num_rows - first_tile * TILE_ROWS]
     shape = (len(rows), num_columns)
     if dtype.numpy is None:
         return QuantTensor(dtype, shape, rows)
-    return rows.view(dtype.numpy).reshape(shape)
+    return rows.reshape(-1).view(dtype.numpy).reshape(shape)

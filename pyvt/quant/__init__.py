@@ -2,19 +2,25 @@
 
 from pyvt.quant.base import LinearMethod, WeightSettings
 from pyvt.quant.gguf import GGUFMethod
+from pyvt.quant.packed import PackedMethod
 from pyvt.quant.unquantized import UnquantizedMethod
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.weights.source import Tensor
+from pyvt.weights.param import Weight
 
 QUANT_METHODS: dict[str, type[LinearMethod]] = {
     "unquantized": UnquantizedMethod,
     "gguf": GGUFMethod,
+    "packed": PackedMethod,
 }
 
 
-def linear_method(weight: Tensor, settings: WeightSettings) -> LinearMethod:
+def linear_method(weight: Weight, settings: WeightSettings) -> LinearMethod:
     """Return the method that multiplies by a loaded weight."""
-    name = "gguf" if isinstance(weight, QuantTensor) else "unquantized"
+    if isinstance(weight, PackedTensor):
+        name = "packed"
+    else:
+        name = "gguf" if isinstance(weight, QuantTensor) else "unquantized"
     return QUANT_METHODS[name](weight, settings)
 
 

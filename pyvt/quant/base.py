@@ -10,7 +10,8 @@ from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.tensor.dtype import F32, F64, DType
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.weights.param import MATRIX, VECTOR, Parameter
+from pyvt.tensor.stored import joined
+from pyvt.weights.param import MATRIX, TIED, VECTOR, Parameter, Weight
 from pyvt.weights.source import Tensor
 
 
@@ -36,12 +37,21 @@ class WeightSettings:
     def convert(self, tensor: Tensor, parameter: Parameter) -> Tensor:
         """Return what the model keeps of a stored tensor; the loader's hook.
 
-        Vectors are always widened. A matrix is widened where ``is_expanded``, else it stays as it
-        is stored: blocks as blocks, bf16 as bf16. A table stays as it is.
+        Vectors are always widened. A matrix, a tied table among them, is widened where
+        ``is_expanded``, else it stays as it is stored: blocks as blocks, bf16 as bf16. A table that
+        nothing multiplies by stays as it is.
         """
-        if parameter.role == VECTOR or (parameter.role == MATRIX and self.is_expanded):
+        is_matrix = parameter.role in (MATRIX, TIED)
+        if parameter.role == VECTOR or (is_matrix and self.is_expanded):
             return self._widened(tensor)
         return tensor
+
+    def prepack(self, *parts: Tensor) -> Weight:
+        """Return the weight that products with these rows read; the loader's hook.
+
+        No kernel multiplies packed weights by f64, so that a model in f64 keeps them as stored.
+        """
+        return joined(parts) if self.dtype is F64 else ops.prepack_weight(*parts)
 
     def _widened(self, tensor: Tensor) -> Array:
         if isinstance(tensor, QuantTensor):
@@ -52,9 +62,9 @@ class WeightSettings:
 class LinearMethod(Protocol):
     """One way to multiply by a loaded weight; made once, after loading, by its layer."""
 
-    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
-        """Keep the weight, ``[N, K]`` plain or packed."""
+    def __init__(self, weight: Weight, settings: WeightSettings) -> None:
+        """Keep the weight, ``[N, K]`` as stored or as prepacked."""
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
         ...

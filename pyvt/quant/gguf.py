@@ -7,7 +7,7 @@ from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.quant.base import WeightSettings
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.weights.source import Tensor
+from pyvt.weights.param import Weight
 
 
 class GGUFMethod:
@@ -15,11 +15,11 @@ class GGUFMethod:
 
     __slots__ = ("_act", "_weight")
 
-    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
-        assert isinstance(weight, QuantTensor), "a plain weight belongs to another method"
+    def __init__(self, weight: Weight, settings: WeightSettings) -> None:
+        assert isinstance(weight, QuantTensor), "other weights belong to other methods"
         self._weight = weight
         self._act = settings.act
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
-        return ops.quant_linear(x, self._weight, bias, act=self._act)
+        return ops.quant_linear(x, self._weight, bias, act=self._act, out=out)

@@ -8,7 +8,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.quant.base import WeightSettings
-from pyvt.weights.source import Tensor
+from pyvt.weights.param import Weight
 
 
 class UnquantizedMethod:
@@ -16,10 +16,10 @@ class UnquantizedMethod:
 
     __slots__ = ("_weight",)
 
-    def __init__(self, weight: Tensor, settings: WeightSettings) -> None:
-        assert isinstance(weight, np.ndarray), "a packed weight belongs to another method"
+    def __init__(self, weight: Weight, settings: WeightSettings) -> None:
+        assert isinstance(weight, np.ndarray), "other weights belong to other methods"
         self._weight = weight
 
-    def apply(self, x: Array, bias: Array | None) -> Array:
+    def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""
-        return ops.linear(x, self._weight, bias)
+        return ops.linear(x, self._weight, bias, out=out)

@@ -10,10 +10,7 @@ import numpy as np
 
 from pyvt.errors import DTypeError, ShapeError
 from pyvt.mathutil import cdiv
-from pyvt.tensor.dtype import DType, dtype_of
-from pyvt.tensor.quant_tensor import QuantTensor
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+from pyvt.tensor.dtype import DType
 
 TILE16 = "tile16"
 TILE_ROWS = 16
@@ -36,7 +33,7 @@ class PackedTensor:
     dtype: DType
     shape: tuple[int, int]
     layout: str
-    data: Bytes
+    data: "np.ndarray[Any, np.dtype[np.uint8]]"
 
     def __post_init__(self) -> None:
         if self.layout != TILE16:
@@ -71,19 +68,3 @@ class PackedTensor:
     def nbytes(self) -> int:
         """Bytes of the tiles."""
         return int(self.data.nbytes)
-
-
-def stored_dtype(weight: "np.ndarray[Any, Any] | QuantTensor") -> DType:
-    """Return the dtype of a weight in file layout."""
-    return weight.dtype if isinstance(weight, QuantTensor) else dtype_of(weight)
-
-
-def stored_rows(weight: "np.ndarray[Any, Any] | QuantTensor") -> Bytes:
-    """Return the bytes of a matrix as they lie in a file, ``[N, bytes of a row]``.
-
-    A view where rows of a plain matrix follow each other, and always for blocks.
-    """
-    if isinstance(weight, QuantTensor):
-        return weight.blocks
-    num_bytes = weight.shape[1] * weight.itemsize
-    return np.ascontiguousarray(weight).reshape(-1).view(np.uint8).reshape(len(weight), num_bytes)

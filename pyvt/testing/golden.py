@@ -5,10 +5,11 @@ Format of an op's folder, ``goldens/ops/<op>/``:
 1. ``manifest.json``: ``op``; ``oracle`` (source, callable, versions); ``cases``: case_id →
    ``{"origin": "oracle" | "self", "dtypes": {dtype: {"scalars": {name: value},
    "inputs": {name: spec}, "outputs": {name: spec}}}}``.
-2. A *spec* is ``{"dtype": name, "shape": [...]}``; the dtype of a packed weight is a block format.
+2. A *spec* is ``{"dtype": name, "shape": [...]}``; the dtype of a quantised weight is a block
+   format. A weight laid out for kernels has also its ``"layout"``.
 3. ``<case_id>.npz``: one array a spec, named ``<dtype>.in.<name>`` or ``<dtype>.out.<name>``.
    Element types that NumPy's file format does not know are stored as unsigned bit patterns; blocks
-   of a packed weight as uint8.
+   and tiles of a weight as uint8.
 4. Outputs hold the oracle's values before they were rounded to the case's dtype: f64, or f32 for
    the half dtypes.
 """
@@ -23,6 +24,7 @@ import numpy as np
 
 from pyvt.errors import CheckpointError
 from pyvt.tensor.dtype import dtype_named, dtype_of
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 
 Array = np.ndarray[Any, Any]
@@ -48,13 +50,17 @@ class Golden:
 
 
 def _spec(value: Any) -> dict[str, Any]:
-    name = value.dtype.name if isinstance(value, QuantTensor) else dtype_of(value).name
-    return {"dtype": name, "shape": list(value.shape)}
+    is_packed = isinstance(value, PackedTensor | QuantTensor)
+    name = value.dtype.name if is_packed else dtype_of(value).name
+    layout = {"layout": value.layout} if isinstance(value, PackedTensor) else {}
+    return {"dtype": name, "shape": list(value.shape)} | layout
 
 
 def _to_file(value: Any) -> Array:
     if isinstance(value, QuantTensor):
         return value.blocks
+    if isinstance(value, PackedTensor):
+        return value.data
     if value.dtype.kind == "V" or value.dtype.type.__module__ != "numpy":
         return np.asarray(value).view(f"u{value.dtype.itemsize}")
     return np.asarray(value)
@@ -62,6 +68,9 @@ def _to_file(value: Any) -> Array:
 
 def _from_file(array: Array, spec: dict[str, Any]) -> Any:
     dtype = dtype_named(spec["dtype"])
+    if "layout" in spec:
+        num_rows, num_columns = spec["shape"]
+        return PackedTensor(dtype, (num_rows, num_columns), spec["layout"], array)
     if dtype.numpy is None:
         return QuantTensor(dtype, tuple(spec["shape"]), array)
     return array.view(dtype.numpy) if array.dtype != dtype.numpy else array

@@ -19,7 +19,7 @@ from pyvt.errors import CheckpointError, ConfigError, did_you_mean
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.models.registry import load_model
 from pyvt.tensor.dtype import F32, dtype_of
-from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.model_runs import all_hidden
 from pyvt.testing.op_cases import ALL_CASES
 from pyvt.testing.tolerance import Difference, compare
@@ -78,7 +78,7 @@ class Shadow:
 
 
 def _pointer(value: Any) -> int:
-    array = value.blocks if isinstance(value, QuantTensor) else value
+    array = value.data if isinstance(value, PackedTensor) else getattr(value, "blocks", value)
     return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else -1
 
 
@@ -95,7 +95,8 @@ def _names_of(model: DecoderForCausalLM) -> dict[int, str]:
     """Return the path of the module that each parameter's memory belongs to."""
     names: dict[int, str] = {}
     for name, parameter, _ in model.named_slots():
-        for part in parameter.parts:
+        matrix = () if parameter.matrix is None else (parameter.matrix,)
+        for part in (*parameter.parts, *matrix):
             names.setdefault(_pointer(part), name.rpartition(".")[0])
     return names
 

@@ -86,6 +86,11 @@ class GGUFSource:
         (tensor.blocks if isinstance(tensor, QuantTensor) else tensor).flags.writeable = False
         return tensor
 
+    def release(self) -> None:
+        """Take the pages of the mapped files out of memory."""
+        for file in self._files:
+            file.mapped.release()
+
     def close(self) -> None:
         """Let go of the mapped files."""
         for file in self._files:

@@ -15,7 +15,7 @@ from pyvt.errors import CheckpointError, ConfigError, did_you_mean
 from pyvt.log import get_logger
 from pyvt.tensor.dtype import BF16, F16, F32, F64, DType
 from pyvt.tensor.memory import available_host_bytes
-from pyvt.weights.param import VECTOR, Convert, Parameter, ParamSlot
+from pyvt.weights.param import VECTOR, Convert, Parameter, ParamSlot, Prepack
 from pyvt.weights.source import TensorInfo, WeightSource
 
 log = get_logger(__name__)
@@ -110,6 +110,7 @@ def load_weights(
     model: HasSlots,
     source: WeightSource,
     convert: Convert,
+    prepack: Prepack,
     *,
     ignored: Collection[str] = (),
     progress: Progress | None = None,
@@ -120,6 +121,7 @@ def load_weights(
         model: the tree of modules.
         source: the open checkpoint.
         convert: makes of a stored tensor what its parameter keeps.
+        prepack: makes of the rows of a matrix the weight of its products.
         ignored: regular expressions of names that the model knows and does not use.
         progress: called with bytes done and bytes in all, at the start and after each parameter.
 
@@ -131,17 +133,18 @@ def load_weights(
     plan = _account(model, source, ignored)
     total = sum(info.nbytes for _, _, info in plan.slots)
     done = 0
-    parameters: dict[int, Parameter] = {}
-    sizes: Counter[int] = Counter()
+    parameters = {id(parameter): parameter for parameter, _, _ in plan.slots}
+    filling: dict[int, list[tuple[ParamSlot, TensorInfo]]] = {}
     for parameter, slot, info in plan.slots:
-        parameter.place(slot, source.get(info.name))
-        parameters[id(parameter)] = parameter
-        sizes[id(parameter)] += info.nbytes
+        filling.setdefault(id(parameter), []).append((slot, info))
     if progress is not None:
         progress(0, total)
-    for key, parameter in parameters.items():
-        parameter.finish(convert)
-        done += sizes[key]
+    for key, slots in filling.items():
+        for slot, info in slots:
+            parameters[key].place(slot, source.get(info.name))
+            done += info.nbytes
+        parameters[key].finish(convert, prepack)
+        source.release()
         if progress is not None:
             progress(done, total)
     report = LoadReport(

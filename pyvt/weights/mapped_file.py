@@ -20,7 +20,7 @@ from pyvt.weights.source import Tensor
 class MappedFile:
     """One file, mapped read-only. Views keep the map alive, so ``close`` never breaks them."""
 
-    __slots__ = ("_bytes", "path", "size")
+    __slots__ = ("_bytes", "_map", "path", "size")
 
     def __init__(self, path: Path) -> None:
         """Map ``path``. Raises CheckpointError where it is missing, unreadable or no plain file."""
@@ -35,10 +35,10 @@ class MappedFile:
             with path.open("rb") as file:
                 self.size = status.st_size
                 # An empty file cannot be mapped.
-                data: Any = (
+                self._map = (
                     mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
                     if self.size
-                    else b""
+                    else None
                 )
         except (OSError, ValueError) as error:
             raise CheckpointError(
@@ -46,7 +46,9 @@ class MappedFile:
                 "check the path and its permissions",
                 path=path,
             ) from error
-        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = np.frombuffer(data, np.uint8)
+        self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = np.frombuffer(
+            b"" if self._map is None else self._map, np.uint8
+        )
 
     def buffer(self, start: int, stop: int) -> memoryview:
         """Return the bytes ``[start, stop)``, cut at the end of the file, as a read-only view."""
@@ -76,9 +78,14 @@ class MappedFile:
             raw.flags.writeable = False
         return raw.view(dtype.numpy).reshape(shape)
 
+    def release(self) -> None:
+        """Take the file's pages out of this process; a view that is touched maps them again."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Drop this object's hold on the map; it goes when the last view has gone."""
-        self._bytes = None
+        self._bytes = self._map = None
 
     def _data(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         if self._bytes is None:

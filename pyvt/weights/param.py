@@ -13,15 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.tensor.dtype import DType, dtype_of
-from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.stored import joined, stored_dtype
 from pyvt.weights.source import Tensor
 
 Array = np.ndarray[Any, Any]
+# What a layer multiplies by.
+Weight = Tensor | PackedTensor
+# Makes of a stored tensor what its parameter keeps.
 Convert = Callable[[Tensor, "Parameter"], Tensor]
+# Makes of the rows of a matrix, kept in tensors of one type, the weight of its products.
+Prepack = Callable[..., Weight]
 
 MATRIX = "matrix"
 TABLE = "table"
+TIED = "tied"
 VECTOR = "vector"
 
 
@@ -33,34 +39,38 @@ class ParamSlot:
     shape: tuple[int, ...]
 
 
-def tensor_dtype(tensor: Tensor) -> DType:
-    """Return the dtype of a plain or packed tensor."""
-    return tensor.dtype if isinstance(tensor, QuantTensor) else dtype_of(tensor)
-
-
 class Parameter:
     """One weight of a layer; filled once by the loader, read-only afterwards.
 
     Attributes:
         slots: the tensors that fill it, by rows.
-        role: ``matrix`` ``[N, K]`` for products, ``table`` ``[N, K]`` for row look-up, ``vector``
-            ``[N]`` for norms and biases. Only the first two may be packed.
+        role: ``matrix`` ``[N, K]`` for products, ``table`` ``[N, K]`` for row look-up, ``tied`` for
+            both, ``vector`` ``[N]`` for norms and biases. Only the last is never packed.
         parts: the tensors after loading, one, or one a slot where types differ.
+        matrix: of a tied table the weight of products, which may be the table itself.
     """
 
-    __slots__ = ("_placed", "parts", "role", "slots")
+    __slots__ = ("_placed", "matrix", "parts", "role", "slots")
 
     def __init__(self, role: str, *slots: ParamSlot) -> None:
         self.role = role
         self.slots = slots
-        self.parts: tuple[Tensor, ...] = ()
+        self.parts: tuple[Weight, ...] = ()
+        self.matrix: Weight | None = None
         self._placed: dict[str, Tensor] = {}
 
     @property
-    def data(self) -> Tensor:
+    def data(self) -> Weight:
         """The tensor of a parameter that has a single part."""
         assert len(self.parts) == 1, f"{self.slots[0].name}: expected one part, is it loaded?"
         return self.parts[0]
+
+    @property
+    def table(self) -> Tensor:
+        """The rows of a parameter that is looked up in."""
+        data = self.data
+        assert not isinstance(data, PackedTensor), f"{self.slots[0].name}: expected a table"
+        return data
 
     @property
     def array(self) -> Array:
@@ -72,28 +82,27 @@ class Parameter:
     @property
     def nbytes(self) -> int:
         """Bytes that the loaded tensors hold."""
-        return sum(int(part.nbytes) for part in self.parts)
+        kept = [*self.parts]
+        if self.matrix is not None and self.matrix is not self.data:
+            kept.append(self.matrix)
+        return sum(int(part.nbytes) for part in kept)
 
     def place(self, slot: ParamSlot, tensor: Tensor) -> None:
         """Give a slot its tensor; its shape has been checked."""
         assert slot.name not in self._placed, f"{slot.name}: a slot is filled once"
         self._placed[slot.name] = tensor
 
-    def finish(self, convert: Convert) -> None:
-        """Convert the placed tensors and join those of one type; called once all slots are full."""
+    def finish(self, convert: Convert, prepack: Prepack) -> None:
+        """Convert the placed tensors, join those of one type and prepack matrices.
+
+        Called once all slots are full.
+        """
         tensors = [convert(self._placed.pop(slot.name), self) for slot in self.slots]
-        self.parts = tuple(tensors) if len({_kind(t) for t in tensors}) > 1 else (_join(tensors),)
-
-
-def _kind(tensor: Tensor) -> str:
-    return tensor_dtype(tensor).name
-
-
-def _join(tensors: list[Tensor]) -> Tensor:
-    if len(tensors) == 1:
-        return tensors[0]
-    first = tensors[0]
-    if isinstance(first, QuantTensor):
-        blocks = np.concatenate([t.blocks for t in tensors if isinstance(t, QuantTensor)])
-        return QuantTensor(first.dtype, (blocks.shape[0], *first.shape[1:]), blocks)
-    return np.concatenate([t for t in tensors if isinstance(t, np.ndarray)])
+        is_mixed = len({stored_dtype(tensor) for tensor in tensors}) > 1
+        groups = [[tensor] for tensor in tensors] if is_mixed else [tensors]
+        if self.role == MATRIX:
+            self.parts = tuple(prepack(*group) for group in groups)
+            return
+        self.parts = tuple(joined(group) for group in groups)
+        if self.role == TIED:
+            self.matrix = prepack(self.table)

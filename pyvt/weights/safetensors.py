@@ -122,6 +122,11 @@ class SafetensorsSource:
         file, entry = self._entry(name)
         return file.mapped.tensor(name, entry.dtype, entry.shape, entry.offset)
 
+    def release(self) -> None:
+        """Take the pages of the mapped files out of memory."""
+        for file in self._files:
+            file.mapped.release()
+
     def close(self) -> None:
         """Let go of the mapped files."""
         for file in self._files:

@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from pyvt.errors import CheckpointError
 from pyvt.tensor.dtype import DType
-from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored
 
-Tensor = np.ndarray[Any, Any] | QuantTensor
+Tensor = Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,14 @@ class WeightSource(Protocol):
         It is a copy only where a view cannot be: data that the file does not align for its element
         type, and rows that the format stores in another order. Views stay valid after ``close``.
         Raises CheckpointError for an unknown name or a closed source.
+        """
+        ...
+
+    def release(self) -> None:
+        """Take the pages of all tensors out of memory; a view that is touched reads them again.
+
+        Called after each parameter that was copied, so that a checkpoint and its copy are never
+        resident at once.
         """
         ...
 

@@ -94,13 +94,18 @@ def test_settings_of_the_parts_have_different_names() -> None:
 def test_resolve_leaves_no_auto() -> None:
     config = resolve(EngineConfig(model="m"), CAPS)
 
-    assert config.device == DeviceConfig(backend="cpu", dtype="f32", threads=6)
+    assert config.device == DeviceConfig(backend="cpu", dtype="f32", threads=6, act="q8")
     assert (config.max_model_len, config.cache.num_blocks) == (1024, 1000)
+
+
+@pytest.mark.parametrize(("backend", "act"), [("numpy", "none"), ("cpu", "q8")])
+def test_resolve_auto_activations_are_int8_on_native_backends(backend: str, act: str) -> None:
+    assert resolve(engine_config("m", backend=backend), CAPS).device.act == act
 
 
 def test_resolve_keeps_what_was_told() -> None:
     told = engine_config(
-        "m", backend="numpy", dtype="f64", threads=2, max_model_len=100, num_blocks=7
+        "m", backend="numpy", dtype="f64", threads=2, act="q8", max_model_len=100, num_blocks=7
     )
 
     assert resolve(told, CAPS) == told

@@ -49,8 +49,8 @@ def test_fused_equals_its_parts(
         layer.weight.place(slot, weight)
     for slot, piece in zip(layer.bias.slots, np.split(bias, [6, 9]), strict=True):
         layer.bias.place(slot, piece)
-    layer.weight.finish(settings.convert)
-    layer.bias.finish(settings.convert)
+    layer.weight.finish(settings.convert, settings.prepack)
+    layer.bias.finish(settings.convert, settings.prepack)
     layer.after_load(settings)
     x = rng.standard_normal((5, 64)).astype(np.float32)
 

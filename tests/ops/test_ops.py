@@ -10,6 +10,7 @@ import pytest
 
 from pyvt import ops
 from pyvt.dispatch import all_ops, get_op, reference_call_counts
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.composites import COMPOSITES
 from pyvt.testing.composites import DTYPES as COMPOSITE_DTYPES
 from pyvt.testing.golden import Golden, read_op_goldens
@@ -46,8 +47,9 @@ print(*sorted(files - sys.stdlib_module_names))
 
 def bits(outputs: dict[str, Any]) -> dict[str, bytes]:
     """Return the bytes of every tensor by name; NaN equals itself here."""
-    tensors = {k: getattr(v, "blocks", v) for k, v in outputs.items() if hasattr(v, "dtype")}
-    return {name: array.tobytes() for name, array in tensors.items()}
+    tensors = {k: v for k, v in outputs.items() if hasattr(v, "dtype")}
+    stored = {k: v.data if isinstance(v, PackedTensor) else v for k, v in tensors.items()}
+    return {name: getattr(v, "blocks", v).tobytes() for name, v in stored.items()}
 
 
 @pytest.mark.parametrize("golden", [pytest.param(g, id=g.name) for g in GOLDENS])

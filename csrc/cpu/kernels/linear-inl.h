@@ -15,41 +15,43 @@
 constexpr int kTileVecs = static_cast<int>(kTileRows) / simd::kLanes;
 constexpr int64_t kPrefetchBytes = 1024;
 
-// Weights of the 16 outputs at the next columns: one for a word of f32, two for one of halves.
+// Column kIndex of a word of the weights, kLanes outputs: a word has one of f32 or two of halves.
 template <typename W>
 struct Word {
   static constexpr int kCols = 2;
-  static inline void load(const uint8_t* p, simd::Vec (&w)[2]) {
-    simd::load_pairs(reinterpret_cast<const W*>(p), w[0], w[1]);
+  template <int kIndex>
+  static inline simd::Vec load(const uint8_t* p) {
+    return simd::load_of_pairs<kIndex>(reinterpret_cast<const W*>(p));
   }
 };
 
 template <>
 struct Word<float> {
   static constexpr int kCols = 1;
-  static inline void load(const uint8_t* p, simd::Vec (&w)[1]) {
-    w[0] = simd::load(reinterpret_cast<const float*>(p));
+  template <int kIndex>
+  static inline simd::Vec load(const uint8_t* p) {
+    return simd::load(reinterpret_cast<const float*>(p));
   }
 };
 
 constexpr int64_t kWordBytes = 4;
 constexpr int64_t kTileWordBytes = kWordBytes * kTileRows;
 
-// Adds the first kUsed columns of the word at `tile` for all rows; x points at its first column.
-template <typename W, int kRows, int kUsed>
-inline void add_word(const uint8_t* tile, const float* x, int64_t ldx,
-                     simd::Vec (&sums)[kRows][kTileVecs]) {
+// Adds column kIndex of the word at `tile`; x points at that column. Weights first, then row by row
+// one broadcast: the order in which all sums stay in registers.
+template <typename W, int kRows, int kIndex>
+inline void add_column(const uint8_t* tile, const float* x, int64_t ldx,
+                       simd::Vec (&sums)[kRows][kTileVecs]) {
+  simd::Vec w[kTileVecs];
 #pragma GCC unroll 16
   for (int v = 0; v < kTileVecs; ++v) {
-    simd::Vec w[Word<W>::kCols];
-    Word<W>::load(tile + v * simd::kLanes * kWordBytes, w);
+    w[v] = Word<W>::template load<kIndex>(tile + v * simd::kLanes * kWordBytes);
+  }
 #pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) {
-#pragma GCC unroll 2
-      for (int i = 0; i < kUsed; ++i) {
-        sums[m][v] = simd::fma(w[i], simd::set1(x[m * ldx + i]), sums[m][v]);
-      }
-    }
+  for (int m = 0; m < kRows; ++m) {
+    const simd::Vec value = simd::set1(x[m * ldx]);
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVecs; ++v) sums[m][v] = simd::fma(w[v], value, sums[m][v]);
   }
 }
 
@@ -58,7 +60,9 @@ void float_product(const uint8_t* __restrict tile, int64_t num_cols, const float
                    int64_t ldx, float* __restrict out, int64_t ldo, bool is_first) {
   constexpr int kCols = Word<W>::kCols;
   simd::Vec sums[kRows][kTileVecs];
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVecs; ++v) {
       sums[m][v] = is_first ? simd::zero() : simd::load(out + m * ldo + v * simd::kLanes);
     }
@@ -67,10 +71,13 @@ void float_product(const uint8_t* __restrict tile, int64_t num_cols, const float
 #pragma GCC unroll 4
   for (; k + kCols <= num_cols; k += kCols, tile += kTileWordBytes, x += kCols) {
     if (kPrefetch) simd::prefetch(tile + kPrefetchBytes);
-    add_word<W, kRows, kCols>(tile, x, ldx, sums);
+    add_column<W, kRows, 0>(tile, x, ldx, sums);
+    if (kCols == 2) add_column<W, kRows, 1>(tile, x + 1, ldx, sums);
   }
-  if (kCols == 2 && k < num_cols) add_word<W, kRows, 1>(tile, x, ldx, sums);
+  if (kCols == 2 && k < num_cols) add_column<W, kRows, 0>(tile, x, ldx, sums);
+#pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 16
     for (int v = 0; v < kTileVecs; ++v) simd::store(out + m * ldo + v * simd::kLanes, sums[m][v]);
   }
 }
@@ -80,10 +87,10 @@ void unpack_float_panel(const uint8_t* tile, int64_t num_cols, float* panel) {
   for (int64_t k = 0; k < num_cols; k += 2, tile += kTileWordBytes, panel += 2 * kTileRows) {
     const bool is_half_word = k + 1 == num_cols;
     for (int v = 0; v < kTileVecs; ++v) {
-      simd::Vec w[2];
-      Word<W>::load(tile + v * simd::kLanes * kWordBytes, w);
-      simd::store(panel + v * simd::kLanes, w[0]);
-      if (!is_half_word) simd::store(panel + kTileRows + v * simd::kLanes, w[1]);
+      const uint8_t* word = tile + v * simd::kLanes * kWordBytes;
+      simd::store(panel + v * simd::kLanes, Word<W>::template load<0>(word));
+      if (is_half_word) continue;
+      simd::store(panel + kTileRows + v * simd::kLanes, Word<W>::template load<1>(word));
     }
   }
 }

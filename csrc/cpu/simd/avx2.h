@@ -58,20 +58,25 @@ inline void store_first(T* p, Vec a, int n) {
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-// kLanes pairs of halves side by side: the first of each pair, and the second.
-inline void load_pairs(const Bf16* p, Vec& first, Vec& second) {
+// Member kIndex of each of kLanes pairs that lie side by side.
+template <int kIndex>
+inline Vec load_of_pairs(const Bf16* p) {
+  // Loaded anew for each member: a pair kept from one to the other makes sums of 6 rows spill.
+  if (kIndex == 1) asm("" : "+r"(p));
   const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  first = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))};
-  second = {_mm256_castsi256_ps(
-      _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return {_mm256_castsi256_ps(kIndex == 0 ? _mm256_slli_epi32(pairs, 16)
+                                          : _mm256_and_si256(pairs, high))};
 }
-inline void load_pairs(const F16* p, Vec& first, Vec& second) {
+template <int kIndex>
+inline Vec load_of_pairs(const F16* p) {
+  if (kIndex == 1) asm("" : "+r"(p));
   const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  const __m256i low_first = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
-                                             0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-  const __m256i parted = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(pairs, low_first), 0xd8);
-  first = {_mm256_cvtph_ps(_mm256_castsi256_si128(parted))};
-  second = {_mm256_cvtph_ps(_mm256_extracti128_si256(parted, 1))};
+  const __m256i words = kIndex == 0 ? _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff))
+                                    : _mm256_srli_epi32(pairs, 16);
+  const __m128i halves =
+      _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  return {_mm256_cvtph_ps(halves)};
 }
 
 // Words of 32 bits: to[j * stride] of lane i is word j of rows[i], for kLanes words and rows.

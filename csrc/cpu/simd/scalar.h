@@ -31,11 +31,10 @@ inline Vec load_first(const T*, int) {
 template <typename T>
 inline void store_first(T*, Vec, int) {}
 
-// kLanes pairs of halves side by side: the first of each pair, and the second.
-template <typename T>
-inline void load_pairs(const T* p, Vec& first, Vec& second) {
-  first = load(p);
-  second = load(p + 1);
+// Member kIndex of each of kLanes pairs that lie side by side.
+template <int kIndex, typename T>
+inline Vec load_of_pairs(const T* p) {
+  return load(p + kIndex);
 }
 
 // Words of 32 bits: to[j * stride] of lane i is word j of rows[i], for kLanes words and rows.

@@ -10,8 +10,9 @@ from pyvt.dispatch.table import HOST, Candidate, Kernel
 from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.dtype import DTYPES, F32, DType
 from pyvt.tensor.host_buffer import host_buffer
-from pyvt.tensor.packed_tensor import TILE16, PackedTensor, stored_dtype, stored_rows
+from pyvt.tensor.packed_tensor import TILE16, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
 
 Predicate = Callable[[tuple[Any, ...]], bool]
 
@@ -41,7 +42,7 @@ def _supports(names: str) -> Predicate:
     return supports
 
 
-def _prepack(parts: Sequence[Any]) -> PackedTensor | None:
+def _prepack(parts: Sequence[Stored]) -> PackedTensor | None:
     """Return the tiles of a weight, None for a dtype that no kernel reads in tiles."""
     module = native()
     dtype, num_columns = stored_dtype(parts[0]), parts[0].shape[1]

@@ -1,0 +1,39 @@
+"""Weights as they lie in a file: plain arrays and blocks, by rows.
+
+Dims: N rows, K elements of a row.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyvt.tensor.dtype import DType, dtype_of
+from pyvt.tensor.quant_tensor import QuantTensor
+
+Array = np.ndarray[Any, Any]
+Stored = Array | QuantTensor
+
+
+def stored_dtype(weight: Stored) -> DType:
+    """Return the dtype of a plain or packed weight."""
+    return weight.dtype if isinstance(weight, QuantTensor) else dtype_of(weight)
+
+
+def stored_rows(weight: Stored) -> Array:
+    """Return the bytes of a matrix, uint8 ``[N, bytes of a row]``; a view but for odd strides."""
+    if isinstance(weight, QuantTensor):
+        return weight.blocks
+    num_bytes = weight.shape[1] * weight.itemsize
+    return np.ascontiguousarray(weight).reshape(-1).view(np.uint8).reshape(len(weight), num_bytes)
+
+
+def joined(parts: Sequence[Stored]) -> Stored:
+    """Return tensors of one dtype as one, rows in this order; a single one stays itself."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, QuantTensor):
+        blocks = np.concatenate([part.blocks for part in parts if isinstance(part, QuantTensor)])
+        return QuantTensor(first.dtype, (len(blocks), *first.shape[1:]), blocks)
+    return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])
