@@ -34,7 +34,8 @@ def native() -> ModuleType:
 def _supports(names: str) -> Predicate:
     """Return a predicate: every float dtype and block format of a call is one of ``names``."""
     listed = [DTYPES[name] for name in names.split()]
-    allowed = {dtype if dtype.is_block else dtype.numpy for dtype in listed}
+    # A packed weight names its dtype by our record, a plain array by NumPy's.
+    allowed = {*listed, *(dtype.numpy for dtype in listed if not dtype.is_block)}
 
     def supports(dtypes: tuple[Any, ...]) -> bool:
         return all(dtype in allowed for dtype in dtypes if _is_counted(dtype))
