@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cpu/packed_format.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
 
@@ -36,6 +37,12 @@ struct KernelTable {
                                                        float eps, int64_t n);
   // norm-inl.h: [x][residual]
   void (*add_rows[kNumFloats][kNumFloats])(void* residual, const void* x, int64_t n);
+
+  // quant-inl.h: [x]
+  void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
+                                   int64_t n);
+  // int8_linear-inl.h: by int8_index
+  Int8Format int8[kNumInt8Formats];
 };
 
 // The table of the ISA that this process runs on; chosen at first use, PYVT_CPU_ISA forces it.

@@ -15,13 +15,26 @@ namespace pyvt::cpu {
 namespace {
 
 #include "cpu/simd/avx2.h"
+#include "cpu/simd/int8_avx2.h"
 
 #include "cpu/kernels/norm-inl.h"
+#include "cpu/kernels/quant-inl.h"
+
+#include "cpu/kernels/int8_tile-inl.h"
+#include "cpu/kernels/linear_k-inl.h"
+#include "cpu/kernels/linear_q4-inl.h"
+#include "cpu/kernels/linear_q5-inl.h"
+#include "cpu/kernels/linear_q6_k-inl.h"
+#include "cpu/kernels/linear_q8-inl.h"
+
+#include "cpu/kernels/int8_linear-inl.h"
 
 KernelTable make() {
   KernelTable table = {};
   table.isa = "avx2";
   fill_norm(table);
+  fill_quant(table);
+  fill_int8(table);
   return table;
 }
 
