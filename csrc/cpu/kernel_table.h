@@ -39,16 +39,17 @@ using ZipKernel = void (*)(void* out, const void* x, const void* y, int64_t n);
 struct KernelTable {
   const char* isa;
 
-  // linear-inl.h: by weight; by activation; by output; by activation
+  // linear-inl.h: by weight; by activation; by output
   FloatFormat floats[kNumFloats];
   void (*widen_row[kNumFloats])(const void* from, float* to, int64_t n);
   void (*finish_row[kNumFloats])(void* out, const float* sums, const float* bias, int64_t n);
-  void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
-                                   int64_t n);
   // linear-inl.h: products of 1, 2, 4, 6 rows with an f32 panel
   decltype(FloatFormat::direct) float_panel;
 
-  // linear_int8-inl.h: by int8_index; a format without kernels has null pointers
+  // quant-inl.h: [x]; sums may be null
+  void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
+                                   int64_t n);
+  // int8_linear-inl.h: by int8_index
   Int8Format int8[kNumInt8Formats];
 
   // norm-inl.h: [x][weight][out]

@@ -13,39 +13,42 @@
 namespace pyvt::cpu {
 
 // The block formats with kernels of their own.
-#define PYVT_BLOCK_FORMATS ""
+#define PYVT_BLOCK_FORMATS "q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k"
 
 // X(op, dtypes that its tensors may have).
-#define CPU_OPS(X)                                                           \
-  X(rms_norm, "f32 bf16 f16")                                                \
-  X(fused_add_rms_norm, "f32 bf16 f16")                                      \
-  X(linear, "f32 bf16 f16")                                                  \
-  X(packed_linear, "f32 bf16 f16 " PYVT_BLOCK_FORMATS)                       \
-  X(add, "f32 bf16 f16")                                                     \
-  X(mul, "f32 bf16 f16")                                                     \
-  X(scale, "f32 bf16 f16")                                                   \
-  X(cast, "f32 bf16 f16")                                                    \
-  X(soft_cap, "f32 bf16 f16")                                                \
-  X(relu, "f32 bf16 f16")                                                    \
-  X(sigmoid, "f32 bf16 f16")                                                 \
-  X(silu, "f32 bf16 f16")                                                    \
-  X(gelu, "f32 bf16 f16")                                                    \
-  X(silu_and_mul, "f32 bf16 f16")                                            \
-  X(gelu_and_mul, "f32 bf16 f16")                                            \
-  X(rotary_embedding, "f32 bf16 f16")                                        \
-  X(reshape_and_cache, "f32 bf16 f16")                                       \
-  X(copy_blocks, "f64 f32 bf16 f16")                                         \
-  X(gather_blocks, "f64 f32 bf16 f16")                                       \
-  X(scatter_blocks, "f64 f32 bf16 f16")                                      \
-  X(embedding, "f32 bf16 f16")                                               \
-  X(quant_embedding, "f32 bf16 f16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k") \
-  X(paged_attention, "f32 bf16 f16")                                         \
+#define CPU_OPS(X)                                       \
+  X(rms_norm, "f32 bf16 f16")                            \
+  X(fused_add_rms_norm, "f32 bf16 f16")                  \
+  X(linear, "f32 bf16 f16")                              \
+  X(packed_linear, "f32 bf16 f16 " PYVT_BLOCK_FORMATS)   \
+  X(quant_linear, "f32 bf16 f16 " PYVT_BLOCK_FORMATS)    \
+  X(quantize_q8_rows, "f32 bf16 f16")                    \
+  X(add, "f32 bf16 f16")                                 \
+  X(mul, "f32 bf16 f16")                                 \
+  X(scale, "f32 bf16 f16")                               \
+  X(cast, "f32 bf16 f16")                                \
+  X(soft_cap, "f32 bf16 f16")                            \
+  X(relu, "f32 bf16 f16")                                \
+  X(sigmoid, "f32 bf16 f16")                             \
+  X(silu, "f32 bf16 f16")                                \
+  X(gelu, "f32 bf16 f16")                                \
+  X(silu_and_mul, "f32 bf16 f16")                        \
+  X(gelu_and_mul, "f32 bf16 f16")                        \
+  X(rotary_embedding, "f32 bf16 f16")                    \
+  X(reshape_and_cache, "f32 bf16 f16")                   \
+  X(copy_blocks, "f64 f32 bf16 f16")                     \
+  X(gather_blocks, "f64 f32 bf16 f16")                   \
+  X(scatter_blocks, "f64 f32 bf16 f16")                  \
+  X(embedding, "f32 bf16 f16")                           \
+  X(quant_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS) \
+  X(paged_attention, "f32 bf16 f16")                     \
   X(merge_attn_states, "f32 bf16 f16")
 
 void rms_norm(TensorView out, TensorView x, TensorView weight, double eps);
 void fused_add_rms_norm(TensorView out, TensorView residual, TensorView x, TensorView weight,
                         double eps);
 
+void quantize_q8_rows(TensorView codes, TensorView scales, TensorView x);
 void linear(TensorView out, TensorView x, TensorView weight, TensorView bias);
 void packed_linear(TensorView out, TensorView x, PackedMatrix weight, TensorView bias,
                    std::string act);

@@ -5,7 +5,7 @@ layout only moves bytes, so unpacking a packed weight gives the file's bytes bac
 
 The plain dtypes: a row is cut into words of 32 bits (one f32, or two of bf16 or f16; an odd K ends
 in a half word of zero), and a tile is ``[words][16 rows]`` of them. The block formats are in
-``packed_layouts_int8``.
+``packed_int8``.
 
 Dims: N rows, K elements of a row, B tiles.
 """
@@ -15,8 +15,9 @@ import numpy as np
 from pyvt.errors import ShapeError
 from pyvt.mathutil import cdiv, round_up
 from pyvt.ops.numerics import Array
-from pyvt.ops.packed_layouts_int8 import INT8_LAYOUTS
+from pyvt.ops.packed_int8 import FIELDS, pack, unpack
 from pyvt.ops.tile_layout import TileLayout
+from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import TILE16, TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
@@ -41,7 +42,31 @@ def _unpack_words(tiles: Array, row_bytes: int) -> Array:
 
 
 _WORDS = TileLayout(_words_tile_bytes, _pack_words, _unpack_words)
-LAYOUTS: dict[str, TileLayout] = {"f32": _WORDS, "bf16": _WORDS, "f16": _WORDS, **INT8_LAYOUTS}
+
+
+def _int8_layout(dtype: DType) -> TileLayout:
+    """Return the layout of a block format: a tile has the bytes of its rows, none more."""
+
+    def pack_rows(rows: Array) -> Array:
+        num_tiles, _, row_bytes = rows.shape
+        tile_bytes = TILE_ROWS * row_bytes
+        if num_tiles == 0:
+            return np.empty((0, tile_bytes), np.uint8)
+        return pack(dtype, rows.reshape(num_tiles * TILE_ROWS, row_bytes))
+
+    def unpack_rows(tiles: Array, row_bytes: int) -> Array:
+        num_rows = len(tiles) * TILE_ROWS
+        if num_rows == 0:
+            return np.empty((0, TILE_ROWS, row_bytes), np.uint8)
+        return unpack(dtype, tiles, num_rows).reshape(len(tiles), TILE_ROWS, row_bytes)
+
+    return TileLayout(lambda row_bytes: TILE_ROWS * row_bytes, pack_rows, unpack_rows)
+
+
+LAYOUTS: dict[str, TileLayout] = {
+    **{"f32": _WORDS, "bf16": _WORDS, "f16": _WORDS},
+    **{name: _int8_layout(DTYPES[name]) for name in FIELDS},
+}
 
 
 def pack_tiles(weight: Stored) -> PackedTensor:

@@ -17,6 +17,8 @@ namespace {
 
 #include "cpu/simd/scalar.h"
 
+#include "cpu/simd/int8_scalar.h"
+
 #include "cpu/kernels/math-inl.h"
 
 #include "cpu/kernels/attention-inl.h"
@@ -24,7 +26,21 @@ namespace {
 #include "cpu/kernels/elementwise-inl.h"
 #include "cpu/kernels/linear-inl.h"
 #include "cpu/kernels/norm-inl.h"
+#include "cpu/kernels/quant-inl.h"
 #include "cpu/kernels/rope-inl.h"
+
+// Traits of a format have its name, here and in block_decode-inl.h.
+namespace int8 {
+#include "cpu/kernels/int8_tile-inl.h"
+
+#include "cpu/kernels/linear_k-inl.h"
+#include "cpu/kernels/linear_q4-inl.h"
+#include "cpu/kernels/linear_q5-inl.h"
+#include "cpu/kernels/linear_q6_k-inl.h"
+#include "cpu/kernels/linear_q8-inl.h"
+
+#include "cpu/kernels/int8_linear-inl.h"
+}  // namespace int8
 
 KernelTable make() {
   KernelTable table = {};
@@ -33,7 +49,9 @@ KernelTable make() {
   fill_block_decode(table);
   fill_elementwise(table);
   fill_linear(table);
+  int8::fill_int8(table);
   fill_norm(table);
+  fill_quant(table);
   fill_rope(table);
   return table;
 }

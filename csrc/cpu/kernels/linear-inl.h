@@ -1,6 +1,6 @@
 // what        products of rows of f32 activations with one tile of 16 weight rows of f32, bf16 or
-//             f16: out[m][n] = sum over k of x[m][k] · w[n][k]; the packing of a tile; quantisation
-//             of activations to int8; the rounding of sums into the output
+//             f16: out[m][n] = sum over k of x[m][k] · w[n][k]; the packing of a tile; the
+//             rounding of sums into the output
 // layout      tile: packed_format.h, FloatFormat; x [rows][ldx], out [rows][ldo], 16 outputs a row;
 //             nothing may alias
 // numerics    one f32 sum an output, k ascending, fma: the same bits for any number of rows, for
@@ -148,45 +148,6 @@ void finish_row(void* to, const float* sums, const float* bias, int64_t n) {
   }
 }
 
-constexpr int64_t kQ8Group = 32;
-constexpr float kQ8Max = 127.0f;
-// Smaller groups count as zero, so that every step is a normal number.
-constexpr float kQ8Tiny = 0x1p-100f;
-
-// One group: codes = rint(x · (127 / max|x|)), scale = max|x| / 127, sum = scale · sum(codes). A
-// group with a NaN or an infinity has scale NaN and codes 0.
-template <typename X>
-inline void quantize_group(const X* x, int8_t* codes, float* scale, float* sum) {
-  constexpr int kVecs = static_cast<int>(kQ8Group) / simd::kLanes;
-  simd::Vec values[kVecs];
-  simd::Vec largest = simd::zero(), unusual = simd::zero();
-  for (int v = 0; v < kVecs; ++v) {
-    values[v] = simd::load(x + v * simd::kLanes);
-    largest = simd::max(largest, simd::abs(values[v]));
-    unusual = simd::add(unusual, simd::sub(values[v], values[v]));  // NaN unless all are finite
-  }
-  const float top = simd::max_lane(largest);
-  const bool is_finite = simd::sum(unusual) == 0.0f;
-  const bool is_used = is_finite && top >= kQ8Tiny;
-  const simd::Vec inverse = simd::set1(is_used ? kQ8Max / top : 0.0f);
-  simd::Vec total = simd::zero();  // of integers below 2^24: exact in any order
-  for (int v = 0; v < kVecs; ++v) {
-    const simd::Vec code = is_used ? simd::round(simd::mul(values[v], inverse)) : simd::zero();
-    total = simd::add(total, code);
-    simd::store_i8(codes + v * simd::kLanes, code);
-  }
-  *scale = is_used ? top / kQ8Max : is_finite ? 0.0f : std::nanf("");
-  *sum = *scale * simd::sum(total);
-}
-
-template <typename X>
-void quantize_row(const void* from, int8_t* codes, float* scales, float* sums, int64_t n) {
-  const X* x = static_cast<const X*>(from);
-  for (int64_t group = 0; group * kQ8Group < n; ++group) {
-    quantize_group(x + group * kQ8Group, codes + group * kQ8Group, scales + group, sums + group);
-  }
-}
-
 template <typename W>
 inline FloatFormat float_format() {
   FloatFormat format = {};
@@ -207,7 +168,6 @@ inline void fill_linear(KernelTable& table) {
     if constexpr (Word<T>::kCols == 2) format.unpack_panel = &unpack_float_panel<T>;
     table.widen_row[type.index] = &widen_row<T>;
     table.finish_row[type.index] = &finish_row<T>;
-    table.quantize_row[type.index] = &quantize_row<T>;
   });
   table.float_panel[0] = &float_product<float, 1, false>;
   table.float_panel[1] = &float_product<float, 2, false>;

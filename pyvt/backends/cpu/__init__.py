@@ -32,10 +32,12 @@ def native() -> ModuleType:
 
 
 def _supports(names: str) -> Predicate:
-    """Return a predicate: every float dtype and block format of a call is one of ``names``."""
+    """Return a predicate: every float dtype and block format of a call is one of ``names``.
+
+    The dtype of a packed weight counts as that of an array.
+    """
     listed = [DTYPES[name] for name in names.split()]
-    # A packed weight names its dtype by our record, a plain array by NumPy's.
-    allowed = {*listed, *(dtype.numpy for dtype in listed if not dtype.is_block)}
+    allowed = {*listed, *(dtype.numpy for dtype in listed if dtype.numpy is not None)}
 
     def supports(dtypes: tuple[Any, ...]) -> bool:
         return all(dtype in allowed for dtype in dtypes if _is_counted(dtype))

@@ -1,0 +1,355 @@
+// what        the bodies that the block formats share: packing of a tile, its unpacking into a
+// panel
+//             or into f32, and the products of 1, 2 or 4 rows of int8 activations with either;
+//             out[m][n] = sum over blocks of 32 columns of scale · s · dot + min · (s · sum of q)
+// layout      a tile: for each block of a format its fields one after the other, each
+//             [count][16 rows][unit bytes]; units are bytes, f16, or words of four columns, so a
+//             word of codes lies as in the file. A panel: for each 32 columns [8 words][16 rows] of
+//             u8 codes, then f32 scales, then f32 mins or the factors of groups of 16 columns.
+//             Nothing may alias
+// numerics    in a block of 32 columns the dot is an exact integer; then
+//             acc = fma(dot, scale · s, acc), then with mins acc = fma(min, s · sum, acc), blocks
+//             in order. The same bits for any number of rows, from tile or panel, on every ISA.
+//             Integer sums run in s16, which may wrap on the way: what has to fit is a whole sum.
+//             By format |code| · 127 · 32 columns / 2 lanes: 4 bits 30480; 5 bits in two halves
+//             31496, or less 16 whole 32512; 6 bits less 32 in groups 32512. NaN and infinite
+//             scales give NaN or infinity, as the formula does
+// work        one tile of 16 outputs and 1, 2 or 4 rows a call; a lane owns an output
+// traffic     direct: the tile once, read as packed and prefetched 1 KiB ahead. Panel: 640 B or so
+//             for each 32 columns from L2, shared by 4 rows; bound by the multiply-add pipes
+// source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
+
+#if defined(__clang__)
+#define PYVT_KERNEL __attribute__((noinline))
+#else
+// A clone with a constant argument may spill where the kernel itself does not.
+#define PYVT_KERNEL __attribute__((noinline, noclone))
+#endif
+
+constexpr int64_t kBlockCols = 32;
+constexpr int kQuads = 8;
+constexpr int kWordBytes16 = 64;  // a word of each row
+constexpr int kPrefetchAhead = 1024;
+
+// A run of `count` units of `unit` bytes at `offset` of a block in a file. kBits is a word whose
+// bit 4j + i becomes bit 8i + j, so that one shift brings the bits of a quad to their four bytes.
+enum Unit { kByte = 1, kHalf = 2, kWord = 4, kBits = 5 };
+
+struct Field {
+  int offset, count;
+  Unit unit;
+};
+
+constexpr int unit_bytes(Unit unit) { return unit == kBits ? 4 : unit; }
+
+template <int kCount>
+constexpr int tile_bytes_of(const Field (&fields)[kCount]) {
+  int sum = 0;
+  for (const Field& field : fields) sum += field.count * unit_bytes(field.unit) * 16;
+  return sum;
+}
+
+inline uint32_t bits_by_quad(uint32_t bits) {
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    uint32_t plane = bits >> i & 0x11111111u;
+    plane = (plane | plane >> 3) & 0x03030303u;
+    plane = (plane | plane >> 6) & 0x000f000fu;
+    plane = (plane | plane >> 12) & 0xffu;
+    result |= plane << (8 * i);
+  }
+  return result;
+}
+
+template <int kUnitBytes>
+inline void pack_units(const uint8_t* const rows[kTileRows], int64_t offset, int count,
+                       uint8_t* tile) {
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    const uint8_t* from = rows[r] + offset;
+    for (int i = 0; i < count; ++i) {
+      std::memcpy(tile + (i * kTileRows + r) * kUnitBytes, from + i * kUnitBytes, kUnitBytes);
+    }
+  }
+}
+
+inline void pack_bits(const uint8_t* const rows[kTileRows], int64_t offset, uint8_t* tile) {
+  uint32_t words[kTileRows];
+  for (int64_t r = 0; r < kTileRows; ++r) std::memcpy(words + r, rows[r] + offset, 4);
+  for (uint32_t& word : words) word = bits_by_quad(word);
+  std::memcpy(tile, words, sizeof words);
+}
+
+template <class Format>
+void pack_tile(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile) {
+  static_assert(tile_bytes_of(Format::kFields) == Format::kTileBlockBytes, "a byte is lost");
+  const int64_t num_blocks = num_cols / Format::kFileCols;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t base = block * Format::kFileBlockBytes;
+    for (const Field& field : Format::kFields) {
+      const int64_t offset = base + field.offset;
+      if (field.unit == kWord) pack_units<4>(rows, offset, field.count, tile);
+      if (field.unit == kHalf) pack_units<2>(rows, offset, field.count, tile);
+      if (field.unit == kByte) pack_units<1>(rows, offset, field.count, tile);
+      if (field.unit == kBits) pack_bits(rows, offset, tile);
+      tile += field.count * unit_bytes(field.unit) * kTileRows;
+    }
+  }
+}
+
+// Calls f(block, sub) for every 32 columns of a tile in [k0, k1), where `block` is a
+// Format::Block, the packed block with its scales at hand.
+template <class Format, typename F>
+inline void for_blocks(const uint8_t* tile, int64_t k0, int64_t k1, F&& f) {
+  constexpr int kSubs = Format::kFileCols / kBlockCols;
+  for (int64_t k = k0 / Format::kFileCols * Format::kFileCols; k < k1; k += Format::kFileCols) {
+    const typename Format::Block block(tile + k / Format::kFileCols * Format::kTileBlockBytes);
+    for (int sub = 0; sub < kSubs; ++sub) {
+      const int64_t column = k + sub * kBlockCols;
+      if (column >= k0 && column < k1) f(block, sub);
+    }
+  }
+}
+
+// The value of a code as `dequantize` forms it: code · scale, then + min, each rounded.
+template <class Format>
+void decode_tile(const uint8_t* tile, int64_t k0, int64_t k1, float* panel) {
+  for_blocks<Format>(tile, k0, k1, [&](const typename Format::Block& block, int sub) {
+    float min[kTileRows];
+    if constexpr (Format::kHasMin) simd::store_floats(min, block.min(sub));
+    for (int j = 0; j < kQuads; ++j) {
+      float scale[kTileRows];
+      simd::store_floats(scale, block.value_scale(sub, j));
+      uint32_t words[kTileRows];
+      simd::store_words(words, block.quad(sub, j));
+      for (int i = 0; i < 4; ++i) {
+        for (int64_t r = 0; r < kTileRows; ++r) {
+          const int32_t code = static_cast<int32_t>(words[r] << (24 - 8 * i)) >> 24;
+          panel[r] = static_cast<float>(code - Format::kOffset) * scale[r];
+          if constexpr (Format::kHasMin) panel[r] += min[r];
+        }
+        panel += kTileRows;
+      }
+    }
+  });
+}
+
+// 1, 2 or 4 rows of activations at a block of 32 columns.
+struct Activations {
+  const int8_t* q;
+  const float* scale;
+  const float* sum;
+  int64_t ldq, lds;
+
+  PYVT_INLINE Activations(const Q8Rows& a, int64_t m0)
+      : q(a.q + m0 * a.ldq),
+        scale(a.scales + m0 * a.lds),
+        sum(a.sums + m0 * a.lds),
+        ldq(a.ldq),
+        lds(a.lds) {}
+
+  PYVT_INLINE void next() {
+    q += kBlockCols;
+    ++scale;
+    ++sum;
+  }
+};
+
+// The dots of kRows rows with the codes, less the offset, of 32 columns. A format with kParts = 2
+// sums halves of the columns apart, since the whole does not fit in s16 or has a factor for each.
+template <class Format, int kRows, typename View>
+PYVT_INLINE void unsigned_dots(const View& view, const Activations& a, simd::Words (&dots)[kRows]) {
+  constexpr int kParts = Format::kParts, kPartQuads = kQuads / kParts;
+  using Parked = simd::Kept<simd::Words, kRows>;
+  simd::Words memory[Parked::kMemory];
+  Parked first_part(memory);
+  const simd::OffsetTerms<kRows, kParts, Format::kOffset> terms(a.q, a.ldq);
+  PYVT_UNROLL
+  for (int part = 0; part < kParts; ++part) {
+    simd::Dot sums[kRows];
+    PYVT_UNROLL
+    for (int j = 0; j < kPartQuads; ++j) {
+      const simd::Words codes = view.quad(part * kPartQuads + j);
+      const int8_t* q = a.q + (part * kPartQuads + j) * 4;
+      PYVT_UNROLL
+      for (int m = 0; m < kRows; ++m) {
+        if (Format::kOffset == 0 && j == 0) {
+          sums[m] = simd::products(codes, q + m * a.ldq);
+          continue;
+        }
+        if (j == 0) sums[m] = simd::start_at(terms.at(part, m));
+        simd::add_products(sums[m], codes, q + m * a.ldq);
+      }
+    }
+    simd::Words factors;
+    if constexpr (Format::kHasFactors) factors = view.factors(part);
+    PYVT_UNROLL
+    for (int m = 0; m < kRows; ++m) {
+      simd::Words dot;
+      if constexpr (Format::kHasFactors) {
+        dot = simd::total(sums[m], factors);
+      } else {
+        dot = simd::total(sums[m]);
+      }
+      if (part + 1 < kParts) {
+        first_part.set(m, dot);
+      } else {
+        dots[m] = kParts == 1 ? dot : simd::add(first_part.get(m), dot);
+      }
+    }
+  }
+}
+
+// Adds a block of 32 columns to the sums.
+template <class Format, int kRows, typename View, typename Sums>
+PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
+  simd::Words dots[kRows];
+  Format::template dots<kRows>(view, a, dots);
+  const simd::Floats scale = view.scale();
+  simd::Floats min;
+  if constexpr (Format::kHasMin) min = view.min();
+  PYVT_UNROLL
+  for (int m = 0; m < kRows; ++m) {
+    simd::Floats sum =
+        simd::fma(simd::to_floats(dots[m]), simd::mul(scale, a.scale[m * a.lds]), sums.get(m));
+    if constexpr (Format::kHasMin) sum = simd::fma(min, a.sum[m * a.lds], sum);
+    sums.set(m, sum);
+  }
+}
+
+// 32 columns of a packed block.
+template <class Format>
+struct PackedView {
+  static constexpr bool kIsPanel = false;
+  const typename Format::Block& block;
+  int sub;
+
+  PYVT_INLINE simd::Words quad(int j) const { return block.quad(sub, j); }
+  PYVT_INLINE simd::Floats scale() const { return block.scale(sub); }
+  PYVT_INLINE simd::Floats min() const { return block.min(sub); }
+  PYVT_INLINE simd::Words factors(int part) const { return block.factors(sub, part); }
+};
+
+// 32 columns of a panel.
+template <class Format>
+struct PanelView {
+  static constexpr bool kIsPanel = true;
+  static constexpr int kScales = kQuads * kWordBytes16 * Format::kPanelWords;
+  static constexpr int kExtra = kScales + kWordBytes16;
+  static constexpr int kBytes = kExtra + kWordBytes16 * Format::kExtraWords;
+  const uint8_t* p;
+
+  PYVT_INLINE simd::Words quad(int j) const { return simd::load_words(p + j * kWordBytes16); }
+  PYVT_INLINE simd::Floats scale() const { return simd::load_floats(p + kScales); }
+  PYVT_INLINE simd::Floats min() const { return simd::load_floats(p + kExtra); }
+  PYVT_INLINE simd::Words factors(int part) const {
+    return simd::load_words(p + kExtra + part * kWordBytes16);
+  }
+};
+
+template <class Format>
+int64_t panel_bytes(int64_t num_cols) {
+  return num_cols / kBlockCols * PanelView<Format>::kBytes;
+}
+
+template <class Format>
+void unpack_panel(const uint8_t* tile, int64_t num_cols, uint8_t* panel) {
+  using View = PanelView<Format>;
+  for_blocks<Format>(tile, 0, num_cols, [&](const typename Format::Block& block, int sub) {
+    Format::unpack_codes(block, sub, panel);
+    simd::store_floats(panel + View::kScales, block.scale(sub));
+    if constexpr (Format::kHasMin) simd::store_floats(panel + View::kExtra, block.min(sub));
+    if constexpr (Format::kHasFactors) {
+      for (int part = 0; part < Format::kParts; ++part) {
+        simd::store_words(panel + View::kExtra + part * kWordBytes16, block.factors(sub, part));
+      }
+    }
+    panel += View::kBytes;
+  });
+}
+
+template <int kRows, typename Sums>
+PYVT_INLINE void store_sums(const Sums& sums, float* out, int64_t ldo) {
+  PYVT_UNROLL
+  for (int m = 0; m < kRows; ++m) simd::store_floats(out + m * ldo, sums.get(m));
+}
+
+template <int kRows>
+PYVT_INLINE void clear_sums(simd::Kept<simd::Floats, kRows>& sums) {
+  PYVT_UNROLL
+  for (int m = 0; m < kRows; ++m) sums.set(m, simd::zero_floats());
+}
+
+template <class Format, int kRows>
+PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8Rows& rows,
+                                int64_t m0, float* out, int64_t ldo) {
+  using Sums = simd::Kept<simd::Floats, kRows>;
+  constexpr int kSubs = Format::kFileCols / kBlockCols;
+  constexpr int kSubBytes = Format::kTileBlockBytes / kSubs;
+  simd::Floats memory[Sums::kMemory];
+  Sums sums(memory);
+  clear_sums<kRows>(sums);
+  Activations a(rows, m0);
+  const uint8_t* end = tile + num_cols / Format::kFileCols * Format::kTileBlockBytes;
+  for (; tile != end; tile += Format::kTileBlockBytes) {
+    const typename Format::Block block(tile);
+    PYVT_UNROLL
+    for (int sub = 0; sub < kSubs; ++sub) {
+      simd::prefetch_bytes(tile + sub * kSubBytes + kPrefetchAhead, kSubBytes);
+      add_block<Format, kRows>(PackedView<Format>{block, sub}, a, sums);
+      a.next();
+    }
+  }
+  store_sums<kRows>(sums, out, ldo);
+}
+
+template <class Format, int kRows>
+PYVT_KERNEL void panel_product(const uint8_t* panel, int64_t num_cols, const Q8Rows& rows,
+                               int64_t m0, float* out, int64_t ldo) {
+  using Sums = simd::Kept<simd::Floats, kRows>;
+  simd::Floats memory[Sums::kMemory];
+  Sums sums(memory);
+  clear_sums<kRows>(sums);
+  Activations a(rows, m0);
+  const uint8_t* end = panel + panel_bytes<Format>(num_cols);
+  for (; panel != end; panel += PanelView<Format>::kBytes) {
+    add_block<Format, kRows>(PanelView<Format>{panel}, a, sums);
+    a.next();
+  }
+  store_sums<kRows>(sums, out, ldo);
+}
+
+// What a format of unsigned codes does the common way.
+template <class Format>
+struct UnsignedCodes {
+  static constexpr int kPanelWords = 1;
+
+  template <int kRows, typename View>
+  static PYVT_INLINE void dots(const View& view, const Activations& a, simd::Words (&dots)[kRows]) {
+    unsigned_dots<Format, kRows>(view, a, dots);
+  }
+
+  template <typename Block>
+  static inline void unpack_codes(const Block& block, int sub, uint8_t* panel) {
+    for (int j = 0; j < kQuads; ++j) {
+      simd::store_words(panel + j * kWordBytes16, block.quad(sub, j));
+    }
+  }
+};
+
+template <class Format>
+inline Int8Format int8_format() {
+  Int8Format format = {};
+  format.block_cols = Format::kFileCols;
+  format.tile_block_bytes = Format::kTileBlockBytes;
+  format.file_block_bytes = Format::kFileBlockBytes;
+  format.pack_tile = &pack_tile<Format>;
+  format.direct[0] = &direct_product<Format, 1>;
+  format.direct[1] = &direct_product<Format, 2>;
+  format.direct[2] = &direct_product<Format, 4>;
+  format.panel_bytes = &panel_bytes<Format>;
+  format.unpack_panel = &unpack_panel<Format>;
+  format.panel[0] = &panel_product<Format, 1>;
+  format.panel[1] = &panel_product<Format, 4>;
+  format.decode_tile = &decode_tile<Format>;
+  return format;
+}

@@ -1,0 +1,42 @@
+// what        Q4_0: value = d · (q - 8); Q4_1: value = d · q + m; q in [0, 15]
+// layout      tile block: [16] f16 d, Q4_1 [16] f16 m, [4 words][16 rows] of q: the low halves of
+//             word j are columns 4j to 4j + 3, the high ones 16 columns further
+
+// Quad j of 32 columns in [4 words][16 rows] of half bytes.
+PYVT_INLINE simd::Words half_bytes(const uint8_t* p, int j) {
+  const simd::Words words = simd::load_words(p + (j & 3) * kWordBytes16);
+  return simd::keep_bits(j < 4 ? words : simd::shift_right(words, 4), 15);
+}
+
+struct Q4_0 : UnsignedCodes<Q4_0> {
+  static constexpr int kFileCols = 32, kFileBlockBytes = 18, kTileBlockBytes = 288;
+  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 4, kWord}};
+  static constexpr int kOffset = 8, kParts = 1, kExtraWords = 0;
+  static constexpr bool kHasMin = false, kHasFactors = false;
+
+  struct Block {
+    const uint8_t* p;
+
+    explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile) {}
+    PYVT_INLINE simd::Words quad(int, int j) const { return half_bytes(p + 32, j); }
+    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+  };
+};
+
+struct Q4_1 : UnsignedCodes<Q4_1> {
+  static constexpr int kFileCols = 32, kFileBlockBytes = 20, kTileBlockBytes = 320;
+  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kHalf}, {4, 4, kWord}};
+  static constexpr int kOffset = 0, kParts = 1, kExtraWords = 1;
+  static constexpr bool kHasMin = true, kHasFactors = false;
+
+  struct Block {
+    const uint8_t* p;
+
+    explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile) {}
+    PYVT_INLINE simd::Words quad(int, int j) const { return half_bytes(p + 64, j); }
+    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats min(int) const { return simd::load_halves(p + 32); }
+    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+  };
+};

@@ -1,0 +1,49 @@
+// what        Q5_0: value = d · (q - 16); Q5_1: value = d · q + m; q in [0, 31]
+// layout      tile block: [16] f16 d, Q5_1 [16] f16 m, [16] words of fifth bits, [4 words][16 rows]
+//             of the low four bits as in Q4_0. Bit 8i + j of a fifth word belongs to column 4j + i
+// numerics    Q5_1 sums 16 columns at a time: 31 · 127 · 8 = 31496; less 16, as in Q5_0, all 32 fit
+
+// Bit j of each byte as bit 4.
+PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
+  return simd::keep_bits(j < 4 ? simd::shift_left(words, 4 - j) : simd::shift_right(words, j - 4),
+                         16);
+}
+
+struct Q5_0 : UnsignedCodes<Q5_0> {
+  static constexpr int kFileCols = 32, kFileBlockBytes = 22, kTileBlockBytes = 352;
+  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kBits}, {6, 4, kWord}};
+  static constexpr int kOffset = 16, kParts = 1, kExtraWords = 0;
+  static constexpr bool kHasMin = false, kHasFactors = false;
+
+  struct Block {
+    const uint8_t* p;
+    simd::Words fifths;
+
+    explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile), fifths(simd::load_words(p + 32)) {}
+    PYVT_INLINE simd::Words quad(int, int j) const {
+      return simd::either(half_bytes(p + 96, j), fifth_bits(fifths, j));
+    }
+    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+  };
+};
+
+struct Q5_1 : UnsignedCodes<Q5_1> {
+  static constexpr int kFileCols = 32, kFileBlockBytes = 24, kTileBlockBytes = 384;
+  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kHalf}, {4, 1, kBits}, {8, 4, kWord}};
+  static constexpr int kOffset = 0, kParts = 2, kExtraWords = 1;
+  static constexpr bool kHasMin = true, kHasFactors = false;
+
+  struct Block {
+    const uint8_t* p;
+    simd::Words fifths;
+
+    explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile), fifths(simd::load_words(p + 64)) {}
+    PYVT_INLINE simd::Words quad(int, int j) const {
+      return simd::either(half_bytes(p + 128, j), fifth_bits(fifths, j));
+    }
+    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats min(int) const { return simd::load_halves(p + 32); }
+    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+  };
+};

@@ -1,0 +1,126 @@
+"""Tiles of the block formats with int8 kernels: how the blocks of 16 rows lie side by side.
+
+A tile is a list of blocks, each with the fields of the format one after the other:
+
+1. A field is ``[count][16 rows]`` units, each one byte, an f16, or a word of four bytes; the words
+   of codes keep the bytes of the file, so that a word holds the same columns of each row.
+2. A word of fifth bits (Q5_0, Q5_1) has its bits moved: bit ``4j + i`` of the file is bit
+   ``8i + j`` of the tile.
+3. The last tile is filled up with rows of zero bytes.
+
+Nothing is lost or added: unpacking gives the file's bytes back.
+
+Dims: N rows, B tiles, C blocks of a row.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyvt.mathutil import cdiv
+from pyvt.ops.numerics import Array
+from pyvt.tensor.dtype import DType
+from pyvt.tensor.packed_tensor import TILE_ROWS
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A run of units of a block.
+
+    Attributes:
+        offset: first byte in the block of a file.
+        count: number of units.
+        unit: bytes of a unit: 1, 2 or 4.
+        is_bits: whether it is a word of fifth bits.
+    """
+
+    offset: int
+    count: int
+    unit: int
+    is_bits: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the run in one block."""
+        return self.count * self.unit
+
+
+_D = Field(0, 1, 2)
+_M = Field(2, 1, 2)
+_SIX_BITS = Field(4, 12, 1)
+
+# Fields in the order of a tile; the twin of kFields in csrc/cpu/kernels/linear_*-inl.h.
+FIELDS: dict[str, tuple[Field, ...]] = {
+    "q8_0": (_D, Field(2, 8, 4)),
+    "q4_0": (_D, Field(2, 4, 4)),
+    "q4_1": (_D, _M, Field(4, 4, 4)),
+    "q5_0": (_D, Field(2, 1, 4, is_bits=True), Field(6, 4, 4)),
+    "q5_1": (_D, _M, Field(4, 1, 4, is_bits=True), Field(8, 4, 4)),
+    "q4_k": (_D, _M, _SIX_BITS, Field(16, 32, 4)),
+    "q5_k": (_D, _M, _SIX_BITS, Field(16, 8, 4), Field(48, 32, 4)),
+    # A half of 128 columns has its low bits, then its high bits.
+    "q6_k": (
+        Field(208, 1, 2),
+        Field(192, 16, 1),
+        *(Field(0, 16, 4), Field(128, 8, 4)),
+        *(Field(64, 16, 4), Field(160, 8, 4)),
+    ),
+}
+
+_FILE_BITS = np.arange(32)
+_TILE_BITS = _FILE_BITS % 4 * 8 + _FILE_BITS // 4
+
+
+def pack(dtype: DType, blocks: Array) -> Array:
+    """Lay rows of blocks as tiles.
+
+    Args:
+        dtype: a format of ``FIELDS``.
+        blocks: uint8 ``[N, row_bytes]``.
+
+    Returns:
+        uint8 ``[ceil(N / 16), 16 · row_bytes]``.
+    """
+    num_rows, row_bytes = blocks.shape
+    num_tiles = cdiv(num_rows, TILE_ROWS)
+    rows = np.zeros((num_tiles * TILE_ROWS, row_bytes), np.uint8)
+    rows[:num_rows] = blocks
+    by_block = rows.reshape(num_tiles, TILE_ROWS, -1, dtype.block_bytes).swapaxes(1, 2)
+    tiles = np.empty((*by_block.shape[:2], TILE_ROWS * dtype.block_bytes), np.uint8)
+    start = 0
+    for field in FIELDS[dtype.name]:
+        run = by_block[..., field.offset : field.offset + field.num_bytes]
+        if field.is_bits:
+            run = _move_bits(run, _FILE_BITS, _TILE_BITS)
+        units = run.reshape(*run.shape[:3], field.count, field.unit)
+        end = start + TILE_ROWS * field.num_bytes
+        tiles[..., start:end] = units.swapaxes(2, 3).reshape(*run.shape[:2], -1)
+        start = end
+    return tiles.reshape(num_tiles, -1)
+
+
+def unpack(dtype: DType, tiles: Array, num_rows: int) -> Array:
+    """Return the blocks uint8 ``[N, row_bytes]`` that ``pack`` laid as ``tiles``."""
+    num_tiles = len(tiles)
+    by_block = tiles.reshape(num_tiles, -1, TILE_ROWS * dtype.block_bytes)
+    rows = np.empty((*by_block.shape[:2], TILE_ROWS, dtype.block_bytes), np.uint8)
+    start = 0
+    for field in FIELDS[dtype.name]:
+        end = start + TILE_ROWS * field.num_bytes
+        units = by_block[..., start:end].reshape(
+            *by_block.shape[:2], field.count, TILE_ROWS, field.unit
+        )
+        run = units.swapaxes(2, 3).reshape(*by_block.shape[:2], TILE_ROWS, -1)
+        if field.is_bits:
+            run = _move_bits(run, _TILE_BITS, _FILE_BITS)
+        rows[..., field.offset : field.offset + field.num_bytes] = run
+        start = end
+    return rows.swapaxes(1, 2).reshape(num_tiles * TILE_ROWS, -1)[:num_rows]
+
+
+def _move_bits(words: Array, source: Array, target: Array) -> Array:
+    """Return words ``[..., 4]`` bytes with bit ``source[i]`` moved to bit ``target[i]``."""
+    bits = np.unpackbits(words, axis=-1, bitorder="little")
+    moved = np.empty_like(bits)
+    moved[..., target] = bits[..., source]
+    return np.packbits(moved, axis=-1, bitorder="little")
