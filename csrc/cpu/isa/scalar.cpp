@@ -23,6 +23,7 @@ namespace {
 #include "cpu/kernels/block_decode-inl.h"
 #include "cpu/kernels/elementwise-inl.h"
 #include "cpu/kernels/linear-inl.h"
+#include "cpu/kernels/logits-inl.h"
 #include "cpu/kernels/norm-inl.h"
 #include "cpu/kernels/rope-inl.h"
 
@@ -33,6 +34,7 @@ KernelTable make() {
   fill_block_decode(table);
   fill_elementwise(table);
   fill_linear(table);
+  fill_logits(table);
   fill_norm(table);
   fill_rope(table);
   return table;
