@@ -93,6 +93,7 @@ class Caps:
         num_cores: cores that this process may use.
         max_position_embeddings: context of the model.
         kv_bytes_per_token: KV bytes of a token over all layers.
+        bytes_per_position: bytes of tables with a row for each position of a request.
         kv_budget_bytes: memory that KV blocks may take.
     """
 
@@ -101,6 +102,7 @@ class Caps:
     num_cores: int
     max_position_embeddings: int
     kv_bytes_per_token: int
+    bytes_per_position: int = 0
     kv_budget_bytes: int
 
 
@@ -159,7 +161,9 @@ def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
         wanted = max_model_len
     if config.cache.num_blocks == "auto":
         full_load = config.scheduler.max_num_seqs * cdiv(wanted, block_size)
-        num_blocks = min(full_load, caps.kv_budget_bytes // block_bytes)
+        # A pool of this size leaves room for the tables of a request that fills it.
+        room_bytes = block_bytes + block_size * caps.bytes_per_position
+        num_blocks = min(full_load, caps.kv_budget_bytes // room_bytes)
     else:
         num_blocks = config.cache.num_blocks
     if max_model_len == "auto":
