@@ -28,7 +28,7 @@ log = get_logger(__name__)
 class EngineConfig:
     """All settings of an engine."""
 
-    model: str = field(metadata={"help": "folder of a model, .gguf file or name in the catalogue"})
+    model: str = field(metadata={"help": "folder of a model, or .gguf file"})
     max_model_len: int | Auto = field(
         default="auto",
         metadata={"help": "most tokens of a request, prompt and answer; auto: the model's own"},
@@ -42,6 +42,9 @@ class EngineConfig:
             raise ConfigError(
                 f"[config] model: expected a path or a name, got {self.model!r}", field="model"
             )
+        for name, kind in _PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise _bad_part(name, getattr(self, name))
         is_count = isinstance(self.max_model_len, int) and not isinstance(self.max_model_len, bool)
         if self.max_model_len != "auto" and (not is_count or self.max_model_len < 2):
             raise ConfigError(
@@ -56,6 +59,12 @@ _PARTS: dict[str, type[Any]] = {
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
 }
+
+
+def _bad_part(name: str, got: Any) -> ConfigError:
+    return ConfigError(
+        f"[config] {name}: expected {_PARTS[name].__name__}, got {got!r}", field=name
+    )
 
 
 def engine_config(model: str, **settings: Any) -> EngineConfig:
@@ -79,6 +88,8 @@ def engine_config(model: str, **settings: Any) -> EngineConfig:
             known = did_you_mean(name, own | owners.keys())
             raise ConfigError(f"[config] setting: {name!r} is unknown; {known}", field=name)
     for part, values in by_part.items():
+        if not isinstance(chosen.get(part, _PARTS[part]()), _PARTS[part]):
+            raise _bad_part(part, chosen[part])
         chosen[part] = replace(chosen[part] if part in chosen else _PARTS[part](), **values)
     return EngineConfig(model=model, **chosen)
 

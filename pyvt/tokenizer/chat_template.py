@@ -116,6 +116,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Any,
         *,
         tools: Any = None,
