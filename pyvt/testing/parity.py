@@ -336,9 +336,16 @@ def dump_parity(python: str, what: tuple[str, ...], *, print: Print) -> int:
     commands = [[DUMPERS[name], *arguments]] if what else [[DUMPERS[n]] for n in ("ops", "models")]
     for script, *rest in commands:
         print(f"{python} parity/{script} {' '.join(rest)}")
-        done = subprocess.run(
-            [python, str(folder / script), *rest], env={"PYTHONPATH": "."}, check=False
-        )
+        try:
+            done = subprocess.run(
+                [python, str(folder / script), *rest], env={"PYTHONPATH": "."}, check=False
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"[parity] python: expected one that has the oracles, got {python!r} ({error}); "
+                "give its path with --python",
+                field="python",
+            ) from error
         if done.returncode:
             return 1
     return 0
