@@ -132,7 +132,7 @@ class LLM:
 
     def _run(self, prompts: Sequence[Prompt], sampling_params: Params) -> list[RequestOutput]:
         """Run requests to their ends; an exception, Ctrl-C too, aborts those that are left."""
-        params = self._params_list(len(prompts), sampling_params)
+        params = _params_list(sampling_params, len(prompts), self.engine.default_params)
         request_ids = [self._new_id() for _ in prompts]
         self.engine.add_requests(list(zip(request_ids, prompts, params, strict=True)))
         self._mailboxes |= {request_id: deque() for request_id in request_ids}
@@ -140,18 +140,6 @@ class LLM:
             return [self._next_output(request_id) for request_id in request_ids]
         finally:
             self._close(request_ids)
-
-    def _params_list(self, num_prompts: int, params: Params) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [self.engine.default_params if params is None else params] * num_prompts
-        if len(params) != num_prompts:
-            raise RequestError(
-                f"[request] sampling_params: expected {num_prompts}, one for each prompt, "
-                f"got {len(params)}",
-                param="sampling_params",
-                code="invalid_value",
-            )
-        return list(params)
 
     def _new_id(self) -> str:
         self._next_id += 1
@@ -235,6 +223,24 @@ class TextStream:
             self._llm._drop(self._request_id)
 
 
+def _params_list(params: Params, count: int, default: SamplingParams) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [default if params is None else params] * count
+    if not isinstance(params, Sequence) or isinstance(params, str):
+        raise _bad_params("SamplingParams or a list of them", type(params).__name__)
+    if len(params) != count:
+        raise _bad_params(f"{count}, one for each prompt", str(len(params)))
+    return list(params)
+
+
+def _bad_params(expected: str, got: str) -> RequestError:
+    return RequestError(
+        f"[request] sampling_params: expected {expected}, got {got}",
+        param="sampling_params",
+        code="invalid_value",
+    )
+
+
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     if isinstance(prompts, (str, RenderedPrompt)) or not isinstance(prompts, Sequence):
         return [cast(Prompt, prompts)]
@@ -245,8 +251,8 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
 def _conversation_list(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
 ) -> list[Sequence[Message]]:
-    is_batch = bool(messages) and isinstance(messages[0], Sequence)
-    is_batch = is_batch and not isinstance(messages[0], str)
+    is_batch = isinstance(messages, Sequence) and bool(messages)
+    is_batch = is_batch and isinstance(messages[0], Sequence) and not isinstance(messages[0], str)
     return list(cast(Any, messages)) if is_batch else [cast(Sequence[Message], messages)]
 
 

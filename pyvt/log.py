@@ -15,8 +15,13 @@ def _root() -> logging.Logger:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
     root.addHandler(handler)
-    root.setLevel(envs.PYVT_LOG_LEVEL.get().upper())
+    level = envs.PYVT_LOG_LEVEL.get()
+    levels = logging.getLevelNamesMapping()
+    root.setLevel(levels.get(level.upper(), logging.WARNING))
     root.propagate = False
+    if level.upper() not in levels:
+        known = ", ".join(name.lower() for name in levels)
+        root.warning("PYVT_LOG_LEVEL=%s is unknown, taken as warning; known: %s", level, known)
     return root
 
 

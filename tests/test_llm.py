@@ -88,6 +88,16 @@ def test_generate_wrong_number_of_params_is_refused() -> None:
         llm_of()[0].generate(["a", "b", "c"], [FIVE, FIVE])
 
 
+@pytest.mark.parametrize("params", [{"temperature": 1}, "x", 5, [None], ["x"]])
+def test_generate_params_of_a_wrong_type_are_refused(params: Any) -> None:
+    llm, engine = llm_of()
+
+    with pytest.raises(RequestError, match=r"sampling_params: expected .*SamplingParams"):
+        llm.generate(["a"], params)
+
+    assert is_idle(engine)
+
+
 def test_generate_metrics_are_times_on_the_engines_clock() -> None:
     llm, engine = llm_of()
     clock: Any = engine.core.clock
@@ -121,7 +131,7 @@ def test_chat_takes_several_conversations() -> None:
     assert [str(output.prompt)[:7] for output in outputs] == ["user:a|", "user:b|"]
 
 
-@pytest.mark.parametrize("messages", [[], [[]], "hi", ["hi"], [[user("a")], [{}]]])
+@pytest.mark.parametrize("messages", [[], [[]], "hi", ["hi"], [[user("a")], [{}]], user("a"), None])
 def test_chat_wrong_messages_are_refused(messages: Any) -> None:
     llm, engine = llm_of()
 

@@ -85,6 +85,13 @@ struct KernelTable {
   void (*divide_row[kNumFloats])(void* out, const float* sums, float total, int64_t n);
   void (*merge_row[kNumFloats])(void* out, const void* a, const void* b, float weight_a,
                                 float weight_b, int64_t n);
+
+  // logits-inl.h: f32 rows, count_nonfinite [x]
+  float (*row_max)(const float* x, int64_t n);
+  int64_t (*find_first)(const float* x, int64_t n, float value);
+  float (*sum_exp)(const float* x, float top, int64_t n);
+  void (*shift_row)(float* out, const float* x, float top, float log_total, int64_t n);
+  int64_t (*count_nonfinite[kNumFloats])(const void* x, int64_t n);
 };
 
 // The table of the ISA that this process runs on; chosen at first use, PYVT_CPU_ISA forces it.

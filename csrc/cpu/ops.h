@@ -42,7 +42,20 @@ namespace pyvt::cpu {
   X(embedding, "f32 bf16 f16")                           \
   X(quant_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS) \
   X(paged_attention, "f32 bf16 f16")                     \
-  X(merge_attn_states, "f32 bf16 f16")
+  X(merge_attn_states, "f32 bf16 f16")                   \
+  X(count_nonfinite, "f32 bf16 f16")                     \
+  X(apply_temperature, "f32 f64")                        \
+  X(apply_min_p, "f32 f64")                              \
+  X(apply_top_k_top_p, "f32 f64")                        \
+  X(argmax, "f32")                                       \
+  X(random_sample, "f32")                                \
+  X(log_softmax, "f32")                                  \
+  X(top_logprobs, "f32")                                 \
+  X(apply_logit_bias, "f32 f64")                         \
+  X(apply_banned_ids, "f32")                             \
+  X(apply_allowed_ids, "f32")                            \
+  X(apply_token_mask, "f32")                             \
+  X(apply_penalties, "f32 f64")
 
 void rms_norm(TensorView out, TensorView x, TensorView weight, double eps);
 void fused_add_rms_norm(TensorView out, TensorView residual, TensorView x, TensorView weight,
@@ -91,5 +104,25 @@ void paged_attention(TensorView out, TensorView lse, TensorView q, TensorView k_
                      std::optional<double> soft_cap);
 void merge_attn_states(TensorView out, TensorView lse, TensorView out_a, TensorView lse_a,
                        TensorView out_b, TensorView lse_b);
+
+// Logits are f32; the parameters of rows are f32 or f64.
+void count_nonfinite(TensorView out, TensorView logits);
+void apply_temperature(TensorView out, TensorView logits, TensorView temperature);
+void apply_min_p(TensorView out, TensorView logits, TensorView min_p);
+void apply_top_k_top_p(TensorView out, TensorView logits, TensorView top_k, TensorView top_p);
+void argmax(TensorView out, TensorView logits);
+void random_sample(TensorView out, TensorView logits, TensorView seeds, TensorView positions);
+void log_softmax(TensorView out, TensorView logits);
+void top_logprobs(TensorView top_ids, TensorView top_values, TensorView token_values,
+                  TensorView token_ranks, TensorView logits, TensorView token_ids);
+
+void apply_logit_bias(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids,
+                      TensorView bias);
+void apply_banned_ids(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids);
+void apply_allowed_ids(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids);
+void apply_token_mask(TensorView out, TensorView logits, TensorView mask);
+void apply_penalties(TensorView out, TensorView logits, TensorView prompt_mask,
+                     TensorView output_counts, TensorView repetition, TensorView presence,
+                     TensorView frequency);
 
 }  // namespace pyvt::cpu

@@ -54,6 +54,8 @@ def chat(system: str | None, **options: Any) -> None:
             "complete text with pyvt generate --raw"
         )
     conversation = Conversation(session, given(options, SAMPLING_FIELDS), system)
+    if sys.stdin is None:
+        raise RequestError("[chat] stdin: expected it to be open, got a closed one")
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         _keep_history()
@@ -124,18 +126,26 @@ class Conversation:
 
 
 def entries(is_terminal: bool) -> Iterator[str]:
-    """Yield the messages and commands that are typed or piped in, until their end."""
+    """Yield the messages and commands that are typed or piped in, until their end.
+
+    A message that goes on when a pipe ends is whole; on a terminal Ctrl-D drops it.
+    """
     while True:
+        line = ""
         try:
             line = _read(PROMPT, is_terminal)
             while line.endswith("\\"):
-                line = f"{line[:-1]}\n{_read(MORE, is_terminal)}"
+                line = f"{line[:-1]}\n"
+                line += _read(MORE, is_terminal)
             if line.startswith(QUOTES):
                 line = line.removeprefix(QUOTES)
                 while QUOTES not in line:
-                    line += f"\n{_read(MORE, is_terminal)}"
+                    line += "\n"
+                    line += _read(MORE, is_terminal)
                 line = line.partition(QUOTES)[0].strip("\n")
         except EOFError:
+            if line and not is_terminal:
+                yield line.strip("\n")
             if is_terminal:
                 write_text("\n")
             return

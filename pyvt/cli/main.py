@@ -6,11 +6,15 @@ the traceback.
 """
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import click
@@ -62,13 +66,30 @@ class LazyGroup(click.Group):
         row = COMMANDS.get(cmd_name)
         if row is None:
             raise click.UsageError(f"no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}")
-        command: click.Command = getattr(import_module(row.module), row.attribute)
+        with _interrupt_deferred():
+            command: click.Command = getattr(import_module(row.module), row.attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Hold a Ctrl-C back until the block ends: NumPy, interrupted in its import, hides it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    frames: list[FrameType | None] = []
+    before = signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if frames:
+        raise KeyboardInterrupt
 
 
 @click.group(

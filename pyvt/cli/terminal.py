@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import click
 
+from pyvt.errors import RequestError
+
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -25,6 +27,8 @@ def say(line: str) -> None:
 
 def write_text(text: str) -> None:
     """Write a piece of an answer to stdout at once: as it is into a pipe, safe on a terminal."""
+    if sys.stdout is None:
+        raise RequestError("[stdout] expected it to be open, got a closed one")
     sys.stdout.write(safe_text(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 

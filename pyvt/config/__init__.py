@@ -42,6 +42,9 @@ class EngineConfig:
             raise ConfigError(
                 f"[config] model: expected a path as text, got {self.model!r}", field="model"
             )
+        for name, kind in _PARTS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise _bad_part(name, getattr(self, name))
         is_count = isinstance(self.max_model_len, int) and not isinstance(self.max_model_len, bool)
         if self.max_model_len != "auto" and (not is_count or self.max_model_len < 2):
             raise ConfigError(
@@ -56,6 +59,12 @@ _PARTS: dict[str, type[Any]] = {
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
 }
+
+
+def _bad_part(name: str, got: Any) -> ConfigError:
+    return ConfigError(
+        f"[config] {name}: expected {_PARTS[name].__name__}, got {got!r}", field=name
+    )
 
 
 def engine_config(model: str, **settings: Any) -> EngineConfig:
@@ -79,6 +88,8 @@ def engine_config(model: str, **settings: Any) -> EngineConfig:
             known = did_you_mean(name, own | owners.keys())
             raise ConfigError(f"[config] setting: {name!r} is unknown; {known}", field=name)
     for part, values in by_part.items():
+        if not isinstance(chosen.get(part, _PARTS[part]()), _PARTS[part]):
+            raise _bad_part(part, chosen[part])
         chosen[part] = replace(chosen[part] if part in chosen else _PARTS[part](), **values)
     return EngineConfig(model=model, **chosen)
 
@@ -93,6 +104,7 @@ class Caps:
         num_cores: cores that this process may use.
         max_position_embeddings: context of the model.
         kv_bytes_per_token: KV bytes of a token over all layers.
+        bytes_per_position: bytes of tables with a row for each position of a request.
         kv_budget_bytes: memory that KV blocks may take.
     """
 
@@ -101,6 +113,7 @@ class Caps:
     num_cores: int
     max_position_embeddings: int
     kv_bytes_per_token: int
+    bytes_per_position: int = 0
     kv_budget_bytes: int
 
 
@@ -161,7 +174,9 @@ def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
         wanted = max_model_len
     if config.cache.num_blocks == "auto":
         full_load = config.scheduler.max_num_seqs * cdiv(wanted, block_size)
-        num_blocks = min(full_load, caps.kv_budget_bytes // block_bytes)
+        # A pool of this size leaves room for the tables of a request that fills it.
+        room_bytes = block_bytes + block_size * caps.bytes_per_position
+        num_blocks = min(full_load, caps.kv_budget_bytes // room_bytes)
     else:
         num_blocks = config.cache.num_blocks
     if max_model_len == "auto":

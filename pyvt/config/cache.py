@@ -48,7 +48,7 @@ class CacheConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.block_size not in BLOCK_SIZES:
+        if isinstance(self.block_size, bool) or self.block_size not in BLOCK_SIZES:
             raise ConfigError(
                 f"[config] cache.block_size: expected one of {BLOCK_SIZES}, "
                 f"got {self.block_size!r}",
@@ -60,7 +60,12 @@ class CacheConfig:
                 f"got {self.num_blocks!r}",
                 field="cache.num_blocks",
             )
-        if not 0 < self.memory_fraction <= 1:
+        is_number = isinstance(self.memory_fraction, (int, float))
+        if (
+            not is_number
+            or isinstance(self.memory_fraction, bool)
+            or not (0 < self.memory_fraction <= 1)
+        ):
             raise ConfigError(
                 "[config] cache.memory_fraction: expected a number above 0 up to 1, "
                 f"got {self.memory_fraction!r}",

@@ -59,6 +59,11 @@ class DeviceConfig:
                     f"got {getattr(self, name)!r}",
                     field=f"device.{name}",
                 )
+        if not isinstance(self.backend, str):
+            raise ConfigError(
+                f"[config] device.backend: expected a name, got {self.backend!r}",
+                field="device.backend",
+            )
         is_count = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if self.threads != "auto" and (not is_count or self.threads < 1):
             raise ConfigError(

@@ -63,7 +63,7 @@ class Keys:
 
     def number(self, name: str, default: float | None = None) -> float:
         """Return a finite number above zero; a key without a default is required."""
-        value = float(self._of(name, default, (int, float), "a number above 0"))
+        value = self._float(self._of(name, default, (int, float), "a number above 0"))
         if not math.isfinite(value) or value <= 0:
             raise self.error(name, "a finite number above 0", value)
         return value
@@ -72,10 +72,18 @@ class Keys:
         """Return a finite number, None where the key is absent."""
         if self.get(name) is None:
             return None
-        value = float(self._of(name, None, (int, float), "a number"))
+        value = self._float(self._of(name, None, (int, float), "a number"))
         if not math.isfinite(value):
             raise self.error(name, "a finite number", value)
         return value
+
+    @staticmethod
+    def _float(value: float) -> float:
+        """Return a number as a float, one beyond its range as an infinity."""
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
 
     def boolean(self, name: str, default: bool = False) -> bool:
         """Return a boolean."""
@@ -95,6 +103,13 @@ class Keys:
             raise self.error(name, "a token id or a list of token ids", value)
         return found
 
+    def items(self, name: str) -> tuple[Any, ...]:
+        """Return a list, empty where it is absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, (list, tuple)):
+            raise self.error(name, "a list", value)
+        return tuple(value or ())
+
     def block(self, name: str) -> dict[str, Any] | None:
         """Return a nested object, None where it is absent."""
         value = self.get(name)
@@ -106,7 +121,7 @@ class Keys:
         """Return a size that may be written once for all layers or once for each, all equal."""
         value = self.get(name)
         if isinstance(value, (list, tuple)):
-            if len(set(value)) != 1:
+            if not value or any(item != value[0] for item in value):
                 raise self.error(name, "one value for all layers", value)
             return Keys(self._subject, {name: value[0]}).size(name)
         return self.size(name, default)

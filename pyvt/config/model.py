@@ -195,9 +195,11 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
 
 def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     model_type = str(text.get("model_type") or "")
-    architecture = next(iter(config.get("architectures") or ()), None)
     family = FAMILIES.get(model_type.removesuffix("_text"))
-    family = family or _BY_ARCHITECTURE.get(str(architecture))
+    if family is not None:
+        return family
+    architecture = next(iter(Keys("config.json", config).items("architectures")), None)
+    family = _BY_ARCHITECTURE.get(str(architecture))
     if family is None:
         known = ", ".join(f"{f.name} ({f.architecture})" for f in FAMILIES.values())
         raise UnsupportedError(
@@ -218,9 +220,7 @@ def _refuse_unsupported(family: Family, keys: Keys, both: Keys) -> None:
             f"[config.json] quantization_config: quant_method {method!r} is not supported; "
             "valid are unquantized safetensors (bf16, f16, f32) and GGUF files"
         )
-    if not family.has_window and any(
-        kind != "full_attention" for kind in keys.get("layer_types") or ()
-    ):
+    if not family.has_window and set(map(str, keys.items("layer_types"))) - {"full_attention"}:
         raise keys.error("layer_types", "full_attention in every layer", keys.get("layer_types"))
 
 
@@ -288,7 +288,7 @@ def _from_gguf(
             keys.get("attention.value_length"),
         )
     max_positions = keys.size("context_length")
-    window = keys.get("attention.sliding_window")
+    window = keys.integer("attention.sliding_window", 0)
     if window and window < max_positions:
         raise UnsupportedError(str(keys.error("attention.sliding_window", "none", window)))
     eos = [

@@ -14,6 +14,7 @@ from pyvt.errors import ConfigError, UnsupportedError
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _ALIASES = {"mrope": "default", "none": "default"}
 DEFAULT_THETA = 10000.0
+_LEAST = 1e-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,25 @@ class RopeConfig:
                 f"{self.low_freq_factor}, got {self.high_freq_factor}",
                 field="high_freq_factor",
             )
+        if self.rope_type == "yarn" and self.theta <= 1:
+            raise ConfigError(
+                f"[rope] rope_theta: expected more than 1 with yarn, got {self.theta!r}",
+                field="rope_theta",
+            )
+        self._check_range()
         if self.freq_divisors is not None:
             self._check_divisors(self.freq_divisors)
+
+    def _check_range(self) -> None:
+        """Refuse numbers that are finite, and whose quotients or products are not."""
+        for name in ("factor", "beta_fast", "beta_slow", "attention_factor"):
+            value = getattr(self, name)
+            if not _LEAST <= abs(value) <= 1 / _LEAST:
+                raise ConfigError(
+                    f"[rope] {name}: expected a number from {_LEAST:g} to {1 / _LEAST:g}, "
+                    f"got {value!r}",
+                    field=name,
+                )
 
     def _check_divisors(self, divisors: tuple[float, ...]) -> None:
         if len(divisors) != self.rotary_dim // 2:
@@ -75,10 +93,10 @@ class RopeConfig:
 
 
 def _rope_type(subject: str, field: str, name: Any) -> str:
-    rope_type = _ALIASES.get(name, name)
+    rope_type = _ALIASES.get(str(name), str(name))
     if rope_type not in ROPE_TYPES:
         raise UnsupportedError(unknown_name(subject, field, name, ROPE_TYPES))
-    return str(rope_type)
+    return rope_type
 
 
 def _yarn_magnitude(factor: float, scale: float) -> float:
@@ -102,15 +120,15 @@ def rope_from_hf(config: Mapping[str, Any], head_dim: int, max_positions: int) -
     name = block.get("rope_type") or block.get("type") or "default"
     rope_type = _rope_type("config.json", "rope_type", name)
     theta = keys.number("rope_theta", DEFAULT_THETA)
+    if Keys("config.json", block, config).number("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedError(
+            f"[config.json] partial_rotary_factor: expected 1.0 with rope type {rope_type!r}"
+        )
     if rope_type == "default":
         return RopeConfig(rotary_dim=head_dim, theta=theta)
     if rope_type == "linear":
         factor = keys.number("factor")
         return RopeConfig(rotary_dim=head_dim, rope_type=rope_type, theta=theta, factor=factor)
-    if Keys("config.json", block, config).number("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedError(
-            f"[config.json] partial_rotary_factor: expected 1.0 with rope type {rope_type!r}"
-        )
     original = Keys("config.json", block, config).size(
         "original_max_position_embeddings", max_positions
     )
@@ -137,8 +155,10 @@ def _yarn_from_hf(
         mscale_all_dim = keys.optional_number("mscale_all_dim")
         attention_factor = _yarn_magnitude(factor, 1.0)
         if mscale and mscale_all_dim:
-            attention_factor = _yarn_magnitude(factor, mscale)
-            attention_factor /= _yarn_magnitude(factor, mscale_all_dim)
+            divisor = _yarn_magnitude(factor, mscale_all_dim)
+            if divisor == 0:
+                raise keys.error("mscale_all_dim", "a magnitude other than 0", mscale_all_dim)
+            attention_factor = _yarn_magnitude(factor, mscale) / divisor
     return RopeConfig(
         rotary_dim=head_dim,
         rope_type="yarn",

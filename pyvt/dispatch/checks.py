@@ -6,6 +6,8 @@ word stands for any leading dims; ``_`` is any size. The texts of errors come fr
 ops speak alike.
 """
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,21 @@ from pyvt.errors import DTypeError, ShapeError
 from pyvt.tensor.dtype import DType, as_dtype
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+
+# Subclasses change what operators mean: a matrix multiplies, a masked array leaves values out.
+_ARRAY_TYPES = (np.ndarray, np.memmap)
+_MAX_DOUBLE = sys.float_info.max
+
+
+def _is_array(array: Any) -> bool:
+    return type(array) in _ARRAY_TYPES or hasattr(array, "device_type")
+
+
+def _repeats(array: Any) -> bool:
+    """Whether two elements are one: an axis with stride 0."""
+    return array.size > 1 and any(
+        stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)
+    )
 
 
 class Check:
@@ -53,15 +70,12 @@ class Check:
         if isinstance(array, QuantTensor | PackedTensor):
             if array.dtype in dtypes:
                 return
-        elif isinstance(array, np.ndarray) or hasattr(array, "device_type"):
+        elif _is_array(array):
             # A block format has no NumPy dtype, and NumPy holds None equal to float64.
             if any(not dtype.is_block and array.dtype == dtype.numpy for dtype in dtypes):
                 return
         else:
-            raise DTypeError(
-                f"[{self.op}] {name}: expected a numpy.ndarray, got {type(array).__name__}; "
-                "convert it with numpy.asarray"
-            )
+            raise DTypeError(f"{self._no_array(name, array)}; convert it with numpy.asarray")
         raise self._bad_dtype(name, dtypes, array.dtype)
 
     def named_dtype(
@@ -73,6 +87,9 @@ class Check:
             raise self._bad_dtype(name, dtypes, dtype)
         assert dtype.numpy is not None, "an op writes plain dtypes"
         return dtype.numpy
+
+    def _no_array(self, name: str, got: Any) -> str:
+        return f"[{self.op}] {name}: expected a numpy.ndarray, got {type(got).__name__}"
 
     def _bad_dtype(self, name: str, dtypes: Sequence[DType], got: Any) -> DTypeError:
         valid = "|".join(dtype.name for dtype in dtypes)
@@ -99,6 +116,11 @@ class Check:
             raise ShapeError(
                 f"[{self.op}] {name}: expected a writeable array, got a read-only one; pass a copy"
             )
+        if isinstance(array, np.ndarray) and _repeats(array):
+            raise ShapeError(
+                f"[{self.op}] {name}: expected memory of its own for each element, "
+                f"got strides {array.strides}; pass a copy"
+            )
 
     def disjoint(self, name: str, array: Any, **others: Any) -> None:
         """Check that an output on the host shares no memory with the named inputs."""
@@ -107,6 +129,15 @@ class Check:
                 raise ShapeError(
                     f"[{self.op}] {name}: expected memory apart from {other_name}, got an overlap"
                 )
+
+    def apart(self, name: str, array: Any, other_name: str, other: Any) -> None:
+        """Check that two overwritten arguments share no element; they may interleave."""
+        if not isinstance(array, np.ndarray) or not isinstance(other, np.ndarray):
+            return
+        if np.shares_memory(array, other):
+            raise ShapeError(
+                f"[{self.op}] {name}: expected memory apart from {other_name}, got an overlap"
+            )
 
     def same_dtype(self, name: str, array: Any, other_name: str, other: Any) -> None:
         """Check that two tensor arguments have one dtype."""
@@ -119,10 +150,8 @@ class Check:
         """Return ``out`` after a check, or a new array of that shape and dtype where it is None."""
         if out is None:
             return np.empty(shape, dtype)
-        if not isinstance(out, np.ndarray) and not hasattr(out, "device_type"):
-            raise DTypeError(
-                f"[{self.op}] {name}: expected a numpy.ndarray, got {type(out).__name__}"
-            )
+        if not _is_array(out):
+            raise DTypeError(self._no_array(name, out))
         if out.shape != shape:
             raise ShapeError(f"[{self.op}] {name}: expected shape {shape}, got {out.shape}")
         if out.dtype != dtype:
@@ -136,6 +165,23 @@ class Check:
             valid = is_valid(array)
             if not valid.all():
                 raise self.fail(name, f"every value {expected}", array[~valid][0].item())
+
+    def number(self, name: str, value: Any, *, low: float | None = None) -> None:
+        """Check that an argument is a real number; with ``low``, a finite one from there on."""
+        is_number = isinstance(value, (int, float, np.integer, np.floating))
+        if not is_number or isinstance(value, bool):
+            raise DTypeError(f"[{self.op}] {name}: expected a number, got {value!r}")
+        if isinstance(value, int) and abs(value) > _MAX_DOUBLE:
+            raise self.fail(name, "a number in the range of f64", value)
+        if low is not None and not low <= value < math.inf:
+            raise self.fail(name, f"a finite number of at least {low:g}", value)
+
+    def integer(self, name: str, value: Any, *, low: int) -> None:
+        """Check that an argument is an integer of at least ``low`` that fits into 64 bits."""
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise DTypeError(f"[{self.op}] {name}: expected an integer, got {value!r}")
+        if not low <= value < 1 << 63:
+            raise self.fail(name, f"an integer of at least {low} below 2^63", value)
 
     def fail(self, name: str, expected: str, got: Any) -> ShapeError:
         """Return the error for a value that no dim can say; the caller raises it."""

@@ -119,6 +119,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
             num_cores=_num_cores(),
             max_position_embeddings=shape.max_position_embeddings,
             kv_bytes_per_token=per_token,
+            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
             kv_budget_bytes=int(left * config.cache.memory_fraction),
         ),
     )
@@ -252,6 +253,11 @@ def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> I
         max_model_len=int(config.max_model_len),
         eos_token_ids=frozenset(token_id for token_id in ids if token_id < vocab_size),
     )
+
+
+def _bytes_per_position(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
+    """Return the bytes of a row of the rotary table and of a token in the row of each request."""
+    return shape.rope.rotary_dim * item_bytes + config.scheduler.max_num_seqs * 8
 
 
 def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:

@@ -7,7 +7,7 @@ prompt is never truncated: one that does not fit is refused with both numbers.
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from pyvt.errors import RequestError
 from pyvt.messages import EngineCoreRequest
@@ -18,6 +18,8 @@ from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
 
+# Sequences of integers that are no token ids.
+_BYTES = (bytes, bytearray, memoryview)
 _ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
 
 
@@ -67,10 +69,14 @@ class InputProcessor:
                 code="unsupported_value",
             )
         _check_messages(messages)
+        if not isinstance(chat_template_kwargs or {}, Mapping):
+            raise _refused("chat_template_kwargs", "an object", chat_template_kwargs)
         variables = dict(chat_template_kwargs or {})
-        taken = [name for name in variables if name in RENDER_ARGUMENTS]
-        if taken:
-            raise _refused("chat_template_kwargs", "names that pyvt does not set itself", taken[0])
+        for name in variables:
+            if not isinstance(name, str):
+                raise _refused("chat_template_kwargs", "names", name)
+            if name in RENDER_ARGUMENTS:
+                raise _refused("chat_template_kwargs", "names that pyvt does not set itself", name)
         return self.chat_template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
         )
@@ -86,8 +92,8 @@ class InputProcessor:
         elif isinstance(prompt, str):
             check_unicode(prompt, "prompt")
             ids = tuple(self.tokenizer.encode(prompt))
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, (str, bytes)):
-            ids = tuple(prompt)
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
+            ids = tuple(cast(Sequence[int], prompt))
             self._check_ids("prompt", ids)
         else:
             raise _refused("prompt", "a string or a list of token ids", type(prompt).__name__)
@@ -108,6 +114,8 @@ class InputProcessor:
         Raises:
             RequestError: ``param`` names the field.
         """
+        if not isinstance(params, SamplingParams):
+            raise _refused("sampling_params", "SamplingParams", params)
         for name in _ID_FIELDS:
             self._check_ids(name, tuple(getattr(params, name) or ()))
         ids = self.tokenize(prompt)

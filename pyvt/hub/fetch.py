@@ -61,7 +61,7 @@ def _pull_alias(alias: str, entry: CatalogueEntry, report: storage.Report) -> Pa
     final = storage.models_dir() / alias / entry.file
     if final.is_file() and storage.sha256_of(final) == entry.sha256:
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
+    storage.make_folder(final.parent)
     partial = storage.partial_path(final)
     reasons = []
     for source in entry.sources:

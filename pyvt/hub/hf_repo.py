@@ -111,7 +111,7 @@ def pull_repo(name: RepoName, client: RepoClient, report: storage.Report) -> Pat
     if final.is_dir():
         return variant.path_in(final)
     partial = storage.partial_path(final)
-    partial.mkdir(parents=True, exist_ok=True)
+    storage.make_folder(partial)
     wanted = [files[file] for file in variant.files]
     have_bytes = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
     total_bytes = sum(file.size_bytes for file in wanted)

@@ -27,8 +27,13 @@ Report = Callable[[str], None]
 
 
 def models_dir() -> Path:
-    """Return the folder of models; it need not exist."""
-    return Path(envs.PYVT_HOME.get()).expanduser() / "models"
+    """Return the folder of models; it need not exist. Raises DownloadError without a home."""
+    try:
+        return Path(envs.PYVT_HOME.get()).expanduser() / "models"
+    except RuntimeError as error:
+        raise DownloadError(
+            "[pull] folder: this user has no home folder; set PYVT_HOME to a folder"
+        ) from error
 
 
 def partial_path(final: Path) -> Path:
@@ -55,6 +60,17 @@ def pull_lock(name: str, report: Report) -> Iterator[None]:
             report(f"another process pulls {name}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it. Raises DownloadError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(
+            f"[pull] folder: cannot make {str(path)!r} ({error.strerror}); "
+            "set PYVT_HOME to a folder that can be written"
+        ) from error
 
 
 def check_room(name: str, folder: Path, needed_bytes: int) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from pyvt.config.model import ModelConfig
-from pyvt.errors import UnsupportedError, did_you_mean
+from pyvt.errors import CheckpointError, UnsupportedError, did_you_mean
 from pyvt.log import get_logger
 from pyvt.models.decoder import DecoderForCausalLM
+from pyvt.ops.numerics import Array
 from pyvt.quant import WeightSettings
 from pyvt.tensor.dtype import F32, DType
+from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.weights.loader import (
     ExpandDecision,
     LoadReport,
@@ -25,6 +27,7 @@ from pyvt.weights.loader import (
     load_weights,
 )
 from pyvt.weights.resolve import ModelFiles
+from pyvt.weights.source import Tensor, WeightSource
 
 log = get_logger(__name__)
 
@@ -34,6 +37,9 @@ MODELS = {
 }
 _ROPE_FREQS = "rope_freqs.weight"
 _LM_HEAD = "lm_head.weight"
+_EMBEDDING = "model.embed_tokens.weight"
+_CHUNK_BYTES = 4 << 20
+_MAX_DIVISORS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +67,9 @@ def model_class(architecture: str) -> type[DecoderForCausalLM]:
 def model_config(files: ModelFiles) -> ModelConfig:
     """Return the config of open model files, from config.json or from GGUF metadata.
 
-    A head that the config asks for and the checkpoint lacks is taken from the embedding, with a
-    warning. Raises ConfigError or UnsupportedError.
+    A head that the config asks for and the checkpoint lacks is taken from the embedding, and a head
+    that the checkpoint has beside a tied embedding of other values is used, as transformers does;
+    both with a warning. Raises CheckpointError, ConfigError or UnsupportedError.
     """
     source = files.source
     names = set(source.names())
@@ -71,12 +78,50 @@ def model_config(files: ModelFiles) -> ModelConfig:
         if not config.tie_word_embeddings and _LM_HEAD not in names:
             log.warning("no %s in %s: the embedding is used for it", _LM_HEAD, files.path)
             config = replace(config, tie_word_embeddings=True)
+        if config.tie_word_embeddings and not _is_same(source, _LM_HEAD, _EMBEDDING):
+            log.warning(
+                "%s differs from the tied embedding in %s: it is used", _LM_HEAD, files.path
+            )
+            config = replace(config, tie_word_embeddings=False)
         return config
-    divisors = None
-    if _ROPE_FREQS in names:
-        divisors = np.asarray(source.get(_ROPE_FREQS), np.float64).ravel().tolist()
     shapes = {name: source.info(name).shape for name in names}
+    divisors = _rope_divisors(source) if _ROPE_FREQS in names else None
     return ModelConfig.from_gguf(files.gguf_metadata or {}, shapes, divisors)
+
+
+def _is_same(source: WeightSource, name: str, other: str) -> bool:
+    """Return whether two tensors have the same bytes; a missing one counts as the same."""
+    if not {name, other} <= set(source.names()):
+        return True
+    a, b = source.info(name), source.info(other)
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return False
+    pair = [_rows_of_bytes(source.get(each)) for each in (name, other)]
+    step = max(1, _CHUNK_BYTES // max(1, pair[0].shape[1]))
+    return all(
+        np.array_equal(pair[0][start : start + step], pair[1][start : start + step])
+        for start in range(0, len(pair[0]), step)
+    )
+
+
+def _rows_of_bytes(tensor: Tensor) -> Array:
+    array = tensor.blocks if isinstance(tensor, QuantTensor) else tensor
+    return array.reshape(array.shape[0], -1).view(np.uint8)
+
+
+def _rope_divisors(source: WeightSource) -> list[float]:
+    """Return ``rope_freqs``; its size is checked first, since it becomes a Python list."""
+    info = source.info(_ROPE_FREQS)
+    tensor = source.get(_ROPE_FREQS)
+    if not isinstance(tensor, np.ndarray) or info.size > _MAX_DIVISORS:
+        raise CheckpointError(
+            f"[weights] {_ROPE_FREQS} in {str(info.path)!r}: expected at most {_MAX_DIVISORS} "
+            f"numbers, got {info.dtype} {info.shape}",
+            path=info.path,
+            tensor=_ROPE_FREQS,
+        )
+    divisors: list[float] = tensor.astype(np.float64).ravel().tolist()
+    return divisors
 
 
 def _ignored(config: ModelConfig, extra: Iterable[str]) -> tuple[str, ...]:

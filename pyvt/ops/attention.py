@@ -71,12 +71,13 @@ def paged_attention(
     """
     check = Check("paged_attention")
     _check_tensors(check, q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
-    _check_settings(check, window, soft_cap)
+    _check_settings(check, scale, window, soft_cap)
     _check_indices(check, block_tables, seq_lens, cu_seqlens_q, window)
     out = check.output(out, q.shape, q.dtype)
     check.disjoint("out", out, q=q, k_cache=k_cache, v_cache=v_cache)
     if lse is not None:
         check.output(lse, q.shape[:2], accum_dtype(q, k_cache), "lse")
+        check.disjoint("lse", lse, out=out, q=q, k_cache=k_cache, v_cache=v_cache)
     inputs = (q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
     PAGED_ATTENTION(out, lse, *inputs, scale, window, soft_cap)
     return out
@@ -99,15 +100,20 @@ def _check_tensors(
     check.tensor("seq_lens", seq_lens, "R", (I32,))
     check.dims["R+1"] = check.dims["R"] + 1
     check.tensor("cu_seqlens_q", cu_seqlens_q, "R+1", (I32,))
+    if check.dims["Nk"] == 0 or check.dims["D"] == 0:
+        raise check.fail("k_cache", "at least one head of at least one dim", k_cache.shape)
     if check.dims["N"] % check.dims["Nk"]:
         raise check.fail("q", f"N a multiple of Nk={check.dims['Nk']}", check.dims["N"])
 
 
-def _check_settings(check: Check, window: int | None, soft_cap: float | None) -> None:
-    if window is not None and window < 1:
-        raise check.fail("window", "None or at least 1", window)
-    if soft_cap is not None and not soft_cap > 0:
-        raise check.fail("soft_cap", "None or more than 0", soft_cap)
+def _check_settings(check: Check, scale: float, window: int | None, soft_cap: float | None) -> None:
+    check.number("scale", scale)
+    if window is not None:
+        check.integer("window", window, low=1)
+    if soft_cap is not None:
+        check.number("soft_cap", soft_cap)
+        if not 0 < soft_cap < np.inf:
+            raise check.fail("soft_cap", "None or more than 0", soft_cap)
 
 
 def _check_indices(

@@ -91,6 +91,7 @@ def scale(x: Array, factor: float, *, out: Array | None = None) -> Array:
     """
     check = Check("scale")
     check.tensor("x", x, "...", FLOATS)
+    check.number("factor", factor)
     out = check.output(out, x.shape, x.dtype)
     SCALE(out, x, factor)
     return out
@@ -142,7 +143,7 @@ def soft_cap(x: Array, cap: float, *, out: Array | None = None) -> Array:
 
     Args:
         x: ``[...]`` f64|f32|bf16|f16.
-        cap: a positive number.
+        cap: a finite number above 0.
         out: ``[...]``, the dtype of ``x``; may be ``x``.
 
     Returns:
@@ -155,8 +156,9 @@ def soft_cap(x: Array, cap: float, *, out: Array | None = None) -> Array:
     """
     check = Check("soft_cap")
     check.tensor("x", x, "...", FLOATS)
-    if not cap > 0:
-        raise check.fail("cap", "a number above 0", cap)
+    check.number("cap", cap)
+    if not 0 < cap < np.inf:
+        raise check.fail("cap", "a finite number above 0", cap)
     out = check.output(out, x.shape, x.dtype)
     SOFT_CAP(out, x, cap)
     return out

@@ -167,6 +167,7 @@ def _check_caches(check: Check, k_cache: Array, v_cache: Array) -> None:
     check.same_dtype("v_cache", v_cache, "k_cache", k_cache)
     check.writeable("k_cache", k_cache)
     check.writeable("v_cache", v_cache)
+    check.apart("v_cache", v_cache, "k_cache", k_cache)
 
 
 def _check_distinct(check: Check, name: str, block_ids: Array) -> None:

@@ -42,7 +42,7 @@ def linear(
     check.tensor("weight", weight, "N K", FLOATS)
     check.optional("bias", bias, "N", FLOATS)
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
-    check.disjoint("out", out, x=x, weight=weight)
+    check.disjoint("out", out, x=x, weight=weight, bias=bias)
     LINEAR(out, x, weight, bias)
     return out
 

@@ -85,7 +85,8 @@ def top_logprobs(
     check.tensor("token_ids", token_ids, "R", (I64,))
     num_rows, vocab_size = logits.shape
     check.index("token_ids", token_ids, vocab_size)
-    if not 0 <= num_top <= vocab_size:
+    check.integer("num_top", num_top, low=0)
+    if num_top > vocab_size:
         raise check.fail("num_top", f"a number from 0 to V={vocab_size}", num_top)
     top_ids, top_values, token_values, token_ranks = out or (None, None, None, None)
     out = (

@@ -21,7 +21,7 @@ def rms_norm(x: Array, weight: Array, eps: float, *, out: Array | None = None) -
     Args:
         x: ``[..., H]`` f64|f32|bf16|f16.
         weight: ``[H]``, the dtype of ``x``, f32 or f64.
-        eps: added to the mean square.
+        eps: added to the mean square, at least 0.
         out: ``[..., H]``, the dtype of ``x``; may be ``x``.
 
     Returns:
@@ -35,6 +35,7 @@ def rms_norm(x: Array, weight: Array, eps: float, *, out: Array | None = None) -
     check = Check("rms_norm")
     check.tensor("x", x, "... H", FLOATS)
     check.tensor("weight", weight, "H", FLOATS)
+    check.number("eps", eps, low=0)
     out = check.output(out, x.shape, x.dtype)
     RMS_NORM(out, x, weight, eps)
     return out
@@ -58,9 +59,10 @@ def fused_add_rms_norm(
 
     Args:
         x: ``[..., H]`` f64|f32|bf16|f16.
-        residual: ``[..., H]``, the dtype of ``x`` or f32; overwritten with the sum.
+        residual: ``[..., H]``, the dtype of ``x`` or f32; overwritten with the sum; shares no
+            memory with other arguments.
         weight: ``[H]`` f64|f32|bf16|f16.
-        eps: added to the mean square.
+        eps: added to the mean square, at least 0.
         out: ``[..., H]``, the dtype of ``x``; may be ``x``.
 
     Returns:
@@ -78,8 +80,11 @@ def fused_add_rms_norm(
     if residual.dtype != np.float32:
         check.same_dtype("residual", residual, "x", x)
     check.same_shape("residual", residual, "x", x)
+    check.number("eps", eps, low=0)
     check.writeable("residual", residual)
+    check.disjoint("residual", residual, x=x, weight=weight)
     out = check.output(out, x.shape, x.dtype)
+    check.disjoint("out", out, residual=residual)
     FUSED_ADD_RMS_NORM(out, residual, x, weight, eps)
     return out
 

@@ -189,7 +189,7 @@ def quant_linear(
         valid = did_you_mean(act, _PRODUCTS)
         raise ConfigError(f"[quant_linear] act: {act!r} is unknown; {valid}", field="act")
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
-    check.disjoint("out", out, x=x, weight=weight.blocks)
+    check.disjoint("out", out, x=x, weight=weight.blocks, bias=bias)
     QUANT_LINEAR(out, x, weight, bias, act)
     return out
 

@@ -11,6 +11,9 @@ from pyvt.ops.numerics import Array, accum_dtype, round_into
 from pyvt.tensor.dtype import F32, F64, FLOATS, I64, DType
 
 ROPE_COS_SIN = declare("rope_cos_sin")
+# Positions whose angles the reference holds at a time.
+_TILE_POSITIONS = 4096
+
 ROTARY_EMBEDDING = declare("rotary_embedding", num_outputs=2)
 
 
@@ -45,10 +48,9 @@ def rope_cos_sin(
     """
     check = Check("rope_cos_sin")
     check.tensor("inv_freq", inv_freq, "_", (F64,))
-    if num_positions < 0:
-        raise check.fail("num_positions", "at least 0", num_positions)
-    if first_position < 0:
-        raise check.fail("first_position", "at least 0", first_position)
+    check.integer("num_positions", num_positions, low=0)
+    check.integer("first_position", first_position, low=0)
+    check.number("attention_factor", attention_factor)
     to = check.named_dtype("dtype", dtype, FLOATS)
     out = check.output(out, (num_positions, 2 * inv_freq.shape[0]), to)
     ROPE_COS_SIN(out, inv_freq, first_position, attention_factor)
@@ -59,11 +61,13 @@ def rope_cos_sin(
 def _rope_cos_sin(
     out: Array, inv_freq: Array, first_position: int, attention_factor: float
 ) -> None:
-    num_positions = out.shape[0]
-    positions = np.arange(first_position, first_position + num_positions, dtype=np.float64)
-    angles = positions[:, None] * inv_freq
-    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=-1)
-    round_into(out, table * attention_factor)
+    for start in range(0, out.shape[0], _TILE_POSITIONS):
+        rows = out[start : start + _TILE_POSITIONS]
+        positions = np.arange(len(rows), dtype=np.float64) + (first_position + start)
+        angles = positions[:, None] * inv_freq
+        half = inv_freq.shape[0]
+        round_into(rows[:, :half], np.cos(angles) * attention_factor)
+        round_into(rows[:, half:], np.sin(angles) * attention_factor)
 
 
 def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> None:
@@ -74,7 +78,8 @@ def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> No
 
     Args:
         q: ``[T, N, D]`` f64|f32|bf16|f16; overwritten.
-        k: ``[T, Nk, D]``, the dtype of ``q``; overwritten. May lie beside ``q`` in one buffer.
+        k: ``[T, Nk, D]``, the dtype of ``q``; overwritten. May lie beside ``q`` in one
+            buffer, and shares no element with it.
         positions: ``[T]`` i64, each in ``[0, P)``.
         cos_sin: ``[P, R]`` f64|f32|bf16|f16, a table of ``rope_cos_sin``.
 
@@ -97,6 +102,7 @@ def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> No
     check.index("positions", positions, cos_sin.shape[0])
     check.writeable("q", q)
     check.writeable("k", k)
+    check.apart("k", k, "q", q)
     ROTARY_EMBEDDING(q, k, positions, cos_sin)
 
 

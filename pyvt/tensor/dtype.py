@@ -115,7 +115,11 @@ def as_dtype(dtype: Any) -> DType:
     """Return the DType that a name, a NumPy dtype or a DType stands for. Raises DTypeError."""
     if isinstance(dtype, DType):
         return dtype
-    return dtype_named(dtype) if isinstance(dtype, str) else dtype_of(np.empty(0, dtype))
+    if isinstance(dtype, str):
+        return dtype_named(dtype)
+    if not isinstance(dtype, (np.dtype, type)):  # NumPy takes None for f64
+        raise DTypeError(f"[dtype] dtype: expected a dtype or its name, got {dtype!r}")
+    return dtype_of(np.empty(0, dtype))
 
 
 def dtype_of(array: "np.ndarray[Any, Any]") -> DType:

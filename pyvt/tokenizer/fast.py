@@ -8,14 +8,38 @@ runs between added tokens one by one, so the ids of ordinary text are those of t
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
 import tokenizers
 
+from pyvt.errors import PyvtError, RequestError
 from pyvt.tokenizer.base import RenderedPrompt, check_unicode
 from pyvt.tokenizer.incremental import decode_ids
 from pyvt.tokenizer.vocabulary import Vocabulary
+
+
+@contextmanager
+def package_faults_as(kind: type[PyvtError], text: str) -> Iterator[None]:
+    """Turn what ``tokenizers`` raises, panics of its Rust code too, into an error of pyvt.
+
+    It raises plain ``Exception`` for every fault, and ``PanicException`` derives from none.
+    """
+    try:
+        yield
+    except PyvtError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{text}, got {error}") from error
+
+
+def _refusing(param: str) -> AbstractContextManager[None]:
+    """The errors of encoding: the file's own, such as a regex that takes too long on a text."""
+    text = f"[tokenizer] {param}: expected text that the model's tokenizer can encode"
+    return package_faults_as(RequestError, text)
 
 
 class FastTokenizer:
@@ -69,7 +93,8 @@ class FastTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """See ``Tokenizer.encode``."""
         check_unicode(text, "prompt")
-        ids = list(self._full.encode(text, add_special_tokens=add_special_tokens).ids)
+        with _refusing("prompt"):
+            ids = list(self._full.encode(text, add_special_tokens=add_special_tokens).ids)
         if not add_special_tokens:
             return ids
         return [*self._prefix_ids, *ids, *self._suffix_ids]
@@ -77,9 +102,10 @@ class FastTokenizer:
     def encode_rendered(self, rendered: RenderedPrompt) -> list[int]:
         """See ``Tokenizer.encode_rendered``."""
         check_unicode(rendered.text, "messages")
-        if rendered.guarded == rendered.text:
-            return list(self._full.encode(rendered.text, add_special_tokens=False).ids)
-        return list(self._ids_of_runs(rendered))
+        with _refusing("messages"):
+            if rendered.guarded == rendered.text:
+                return list(self._full.encode(rendered.text, add_special_tokens=False).ids)
+            return list(self._ids_of_runs(rendered))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """See ``Tokenizer.decode``."""

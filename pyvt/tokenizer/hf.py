@@ -11,7 +11,8 @@ from typing import Any
 import tokenizers
 
 from pyvt.errors import CheckpointError, UnsupportedError
-from pyvt.tokenizer.fast import FastTokenizer
+from pyvt.tokenizer.fast import FastTokenizer, package_faults_as
+from pyvt.tokenizer.hf_parts import check_parts
 from pyvt.tokenizer.vocabulary import Spelling, Vocabulary
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -36,14 +37,14 @@ def hf_tokenizer(tokenizer_json: str, tokenizer_config: dict[str, Any] | None) -
 
     Raises:
         CheckpointError: a file that cannot be read, or a special token that is not in it.
-        UnsupportedError: a decoder other than byte-level BPE's and SentencePiece's.
+        UnsupportedError: a part that is not in ``hf_parts``, or a decoder other than byte-level
+            BPE's and SentencePiece's.
     """
-    try:
+    check_parts(tokenizer_json)
+    with package_faults_as(
+        CheckpointError, "[tokenizer] tokenizer.json: expected a file of the tokenizers library"
+    ):
         full = tokenizers.Tokenizer.from_str(tokenizer_json)
-    except Exception as error:  # the package raises plain Exception for every bad file
-        raise CheckpointError(
-            f"[tokenizer] tokenizer.json: expected a file of the tokenizers library, got {error}"
-        ) from error
     specials = _special_texts(tokenizer_config or {})
     ids = {name: full.token_to_id(text) for name, text in specials.items()}
     for name in ("bos_token", "eos_token"):
@@ -88,10 +89,9 @@ def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _size(full: tokenizers.Tokenizer, added: Mapping[int, str]) -> int:
-    size = max(full.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0)
-    while full.id_to_token(size) is not None:  # a vocabulary with holes is higher than its count
-        size += 1
-    return int(size)
+    # A vocabulary with holes is higher than its count.
+    ids = full.get_vocab(with_added_tokens=True).values()
+    return max(max(ids, default=-1), max(added, default=-1)) + 1
 
 
 def _decoder_of(full: tokenizers.Tokenizer) -> tuple[Spelling, bool]:

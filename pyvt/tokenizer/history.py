@@ -34,6 +34,11 @@ def plain_data(value: Any, param: str, depth: int = 0) -> Any:
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise RequestError(
+                    f"[chat] {param}: expected names as keys, got {key!r}", param=param
+                )
         return {
             plain_data(key, param, depth + 1): plain_data(item, param, depth + 1)
             for key, item in value.items()

@@ -10,6 +10,7 @@ Environment: trim_blocks, lstrip_blocks, loop controls, ``{% generation %}`` (pr
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
@@ -33,6 +34,8 @@ from pyvt.tokenizer.template_limits import (
     check_format,
     check_ints,
     check_method,
+    check_strftime,
+    joined_within,
     listed_within,
 )
 
@@ -301,9 +304,10 @@ def _tojson(
 ) -> str:
     """JSON without HTML escapes, in which stand-ins are written as what they stand for would be."""
     rendering = _RENDERING.get()
-    text = json.dumps(
-        value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    text = joined_within(rendering, encoder.iterencode(value))
     for stand_in, char in rendering.originals.items():
         escaped = json.dumps(char, ensure_ascii=ensure_ascii)[1:-1]
         if escaped != char and stand_in in text:
@@ -311,10 +315,8 @@ def _tojson(
             text = text.replace(stand_in, guarded)
     if not ensure_ascii or text.isascii():
         return text
-    return "".join(
-        char if char.isascii() or char in rendering.originals else json.dumps(char)[1:-1]
-        for char in text
-    )
+    kept = "".join(map(re.escape, rendering.originals))
+    return re.sub(f"[^\x00-\x7f{kept}]+", lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def _raise_exception(message: Any) -> None:
@@ -322,5 +324,5 @@ def _raise_exception(message: Any) -> None:
 
 
 def _strftime_now(format: str) -> str:
-    check_format(_RENDERING.get(), format, "%", ())
+    check_strftime(_RENDERING.get(), format)
     return datetime.now().strftime(format)

@@ -2,9 +2,10 @@
 
 1. Every loop turn, call, filter and operator looks at the clock (``Limits.time_s``).
 2. Every string, list, tuple or dict that a template makes is weighed: characters plus items, shared
-   parts counted each time they occur. One value and the sum of all values are bounded.
-3. What one C call could blow up (``*``, ``%``, ``replace``, ``join``, ``format``, padding) is
-   estimated before it runs.
+   parts counted each time they occur, a number as its digits. One value and the sum of all values
+   are bounded.
+3. What one C call could blow up (``*``, ``%``, ``replace``, ``join``, ``format``, padding,
+   ``strftime``) is estimated before it runs; JSON is measured as it is written.
 
 A slice is not weighed when it is cut; it is when it becomes part of something.
 """
@@ -21,6 +22,11 @@ _MAX_INT_BITS = 4096
 _MAX_WIDTH = 1_000_000
 _MAX_INDENT = 256
 _WIDE_FIELD = re.compile(r"\d{7}")
+_NUMBER = re.compile(r"\d+")
+# ``{:{width}}`` and ``%*d``: the width is one of the values.
+_VALUE_AS_WIDTH = re.compile(r":[^{}]*\{|%[^a-zA-Z%]*\*")
+# A year can be written wider than its directive; Python gives up at so many characters for each.
+_STRFTIME_FACTOR = 256
 
 
 class LimitError(TemplateError):
@@ -86,6 +92,8 @@ class Rendering:
         """Return the weight of a value; containers are walked once, then remembered."""
         if isinstance(value, str | bytes):
             return len(value)
+        if isinstance(value, int):
+            return 1 + value.bit_length() // 3
         if not isinstance(value, list | tuple | dict):
             return 1
         known = self._weights.get(id(value))
@@ -97,7 +105,7 @@ class Rendering:
             parts = (part for item in value.items() for part in item)
         weight = 1
         for part in parts:
-            weight += self.weigh(part)
+            weight += max(1, self.weigh(part))
             self.check(weight)
         self._weights[id(value)] = (value, weight)
         return weight
@@ -141,11 +149,22 @@ def _check_bits(left: Any, right: Any, bits: Callable[[int, int], int]) -> None:
 
 def check_format(rendering: Rendering, template: str, marker: str, values: Iterable[Any]) -> None:
     """Raise LimitError for a format whose result could be too long."""
-    weights = [1, *map(rendering.weigh, values)]
+    values = list(values)
     check_ints(values)
     if _WIDE_FIELD.search(template):
         raise LimitError("the template asks for a field of millions of characters")
-    rendering.check(len(template) + template.count(marker) * max(weights))
+    widest = max([1, *map(rendering.weigh, values)])
+    if _VALUE_AS_WIDTH.search(template):
+        if any(isinstance(value, list | tuple | dict) for value in values):
+            raise LimitError("the template takes the width of a field from a list or a dict")
+        widest = max([widest, *(abs(value) for value in values if isinstance(value, int))])
+    widths = sum(map(int, _NUMBER.findall(template)))
+    rendering.check(len(template) + widths + template.count(marker) * widest)
+
+
+def check_strftime(rendering: Rendering, template: str) -> None:
+    """Raise LimitError for a format of times whose result could be too long."""
+    rendering.check(_STRFTIME_FACTOR * len(template))
 
 
 def check_ints(values: Iterable[Any]) -> None:
@@ -203,7 +222,18 @@ def listed_within(rendering: Rendering, values: Iterator[Any]) -> list[Any]:
     listed, weight = [], 0
     for value in values:
         rendering.tick()
-        weight += rendering.weigh(value)
+        weight += max(1, rendering.weigh(value))
         rendering.check(weight)
         listed.append(value)
     return listed
+
+
+def joined_within(rendering: Rendering, pieces: Iterable[str]) -> str:
+    """Return the pieces as one string, which is measured as they come."""
+    joined, size = [], 0
+    for piece in pieces:
+        rendering.tick()
+        size += len(piece)
+        rendering.check(size)
+        joined.append(piece)
+    return "".join(joined)

@@ -54,7 +54,15 @@ def allocate_kv_cache(
             field="num_blocks",
         )
     layers = []
-    for spec in specs:
-        shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-        layers.append((np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)))
+    try:
+        for spec in specs:
+            shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
+            layers.append((np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)))
+    except (MemoryError, ValueError) as error:  # ValueError: beyond what an array can have
+        need_mib = num_blocks * block_size * kv_bytes_per_token(specs) // 2**20
+        raise ConfigError(
+            f"[kv_cache] num_blocks: expected memory for {num_blocks} blocks, {need_mib} MiB, got "
+            f"none from the system ({error}); lower num_blocks or max_model_len",
+            field="num_blocks",
+        ) from error
     return KVCache(block_size=block_size, num_blocks=num_blocks, layers=tuple(layers))

@@ -1,5 +1,10 @@
+import sys
 from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from pyvt.cli.main import main
 from tests.cli.conftest import RunCommand
 from tests.cli.fake_llm import FakeBuild
 
@@ -50,6 +55,27 @@ def test_chat_help_and_unknown_commands_are_answered(
     assert "/clear" in result.err
     assert "no command '/nonsense'" in result.err
     assert build.prompts == []
+
+
+@pytest.mark.parametrize("lines", [b"one\\\n", b'"""\none\n'])
+def test_chat_message_that_goes_on_at_the_end_of_a_pipe_is_answered(
+    run_command: RunCommand, use_engine: UseEngine, model: str, lines: bytes
+) -> None:
+    build = use_engine(["1"])
+
+    result = run_command("chat", "-m", model, stdin=lines)
+
+    assert (result.code, build.prompts) == (0, ["[user:one]"])
+
+
+def test_chat_without_stdin_is_refused(
+    use_engine: UseEngine, model: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    use_engine()
+    monkeypatch.setattr(sys, "stdin", None)
+
+    assert main(["chat", "-m", model]) == 2
+    assert "stdin: expected it to be open, got a closed one" in capsys.readouterr().err
 
 
 def test_chat_messages_of_several_lines(

@@ -1,5 +1,7 @@
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -71,6 +73,29 @@ def test_main_interrupt_is_code_130(
 
     assert cli_main.main(["fails"]) == 130
     assert capsys.readouterr().err.strip() == "error: interrupted"
+
+
+def test_main_interrupt_while_a_command_is_imported_waits_for_the_import(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NumPy's import turns a Ctrl-C into an ImportError."""
+    imported = []
+
+    def slow_import(name: str) -> object:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("numpy failed to import") from error
+        imported.append(name)
+        return SimpleNamespace(pull=None)
+
+    monkeypatch.setattr(cli_main, "import_module", slow_import)
+    before = signal.getsignal(signal.SIGINT)
+
+    assert cli_main.main(["pull", "x"]) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted"
+    assert imported == ["pyvt.cli.pull"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_main_error_text_with_newlines_and_notes_stays_one_line(

@@ -145,6 +145,11 @@ def test_from_hf_windows(changes: dict[str, Any], windows: tuple[int | None, ...
         pytest.param({"eos_token_id": "2"}, ["eos_token_id", "'2'"], id="eos"),
         pytest.param({"eos_token_id": [-1]}, ["eos_token_id", "[-1]"], id="negative-eos"),
         pytest.param({"text_config": 3}, ["text_config", "3"], id="wrapper"),
+        pytest.param({"rms_norm_eps": 10**400}, ["rms_norm_eps", "inf"], id="beyond-a-double"),
+        pytest.param({"layer_types": 5}, ["layer_types", "a list", "5"], id="number-of-layers"),
+        pytest.param(
+            {"model_type": None, "architectures": 5}, ["architectures", "5"], id="architectures"
+        ),
         pytest.param(
             {"layer_types": ["sliding_attention"] * 2}, ["layer_types", "sliding"], id="no-window"
         ),
@@ -256,6 +261,19 @@ def test_from_gguf_eos_is_the_union_of_eos_eot_and_eom() -> None:
         pytest.param({"expert_count": 8}, UnsupportedError, ["expert_count", "8"], id="experts"),
         pytest.param(
             {"attention__sliding_window": 512}, UnsupportedError, ["sliding_window"], id="window"
+        ),
+        pytest.param(
+            {"attention__sliding_window": "512"},
+            ConfigError,
+            ["sliding_window", "'512'"],
+            id="text",
+        ),
+        pytest.param({"rope__freq_base": 10**400}, ConfigError, ["freq_base", "inf"], id="huge"),
+        pytest.param(
+            {"rope__scaling__type": [1]}, UnsupportedError, ["scaling.type", "[1]"], id="type-list"
+        ),
+        pytest.param(
+            {"attention__head_count": [[4]]}, ConfigError, ["head_count", "[4]"], id="nested"
         ),
         pytest.param(
             {"rope__scaling__type": "longrope"},

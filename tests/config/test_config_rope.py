@@ -1,5 +1,6 @@
 """RopeConfig: three spellings, one result, and refusals."""
 
+import math
 from typing import Any
 
 import pytest
@@ -92,11 +93,41 @@ def test_unknown_type_is_refused_with_the_known_ones(rope_type: Any) -> None:
             "original_max_position_embeddings",
             id="original",
         ),
+        pytest.param({"rope_theta": 10**400}, "rope_theta", id="theta-beyond-a-double"),
+        pytest.param({"rope_type": "yarn", "rope_theta": 1.0} | YARN, "rope_theta", id="theta-1"),
+        pytest.param({"rope_type": "yarn", "beta_fast": 1e308} | YARN, "beta_fast", id="ramp"),
+        pytest.param({"rope_type": "linear", "factor": 1e-320}, "factor", id="tiny-factor"),
+        pytest.param(
+            {"rope_type": "yarn", "mscale": 1e308, "mscale_all_dim": 1e-300} | YARN,
+            "attention_factor",
+            id="magnitude",
+        ),
+        pytest.param(
+            {"rope_type": "yarn", "factor": 4, "mscale": 1, "mscale_all_dim": -10 / math.log(4)},
+            "mscale_all_dim",
+            id="zero-magnitude",
+        ),
     ],
 )
 def test_impossible_value_is_refused_by_key(block: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         rope_from_hf({"rope_parameters": block}, 64, 4096)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param({"rope_type": ["yarn"]}, id="list"),
+        pytest.param({"type": {}, "rope_type": 3}, id="number"),
+        pytest.param({"partial_rotary_factor": 0.5}, id="partial"),
+        pytest.param(
+            {"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.5}, id="partial-linear"
+        ),
+    ],
+)
+def test_what_pyvt_has_not_is_refused(block: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match=r"expected|not supported|one block"):
+        rope_from_hf({"rope_scaling": block}, 64, 4096)
 
 
 def test_one_block_for_each_kind_of_layer_is_refused() -> None:

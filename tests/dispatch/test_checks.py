@@ -178,3 +178,68 @@ def test_fail_shows_the_value(check: Check) -> None:
     error = check.fail("cap", "a number above 0", "zero")
 
     assert str(error) == "[twirl] cap: expected a number above 0, got 'zero'"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(np.matrix, id="matrix", marks=pytest.mark.filterwarnings("ignore")),
+        pytest.param(np.ma.masked_array, id="masked"),
+        pytest.param(lambda array: array.view(np.recarray), id="other"),
+    ],
+)
+def test_array_whose_operators_mean_something_else_is_refused(check: Check, kind: Any) -> None:
+    array = kind(zeros(2, 4))
+
+    with pytest.raises(DTypeError, match=r"x: expected a numpy.ndarray, got .*numpy.asarray"):
+        check.tensor("x", array, "T H", FLOATS)
+    with pytest.raises(DTypeError, match=r"out: expected a numpy.ndarray, got"):
+        check.output(array, (2, 4), np.float32)
+
+
+def test_memory_map_is_an_array(check: Check, tmp_path: Any) -> None:
+    array = np.memmap(tmp_path / "x", np.float32, "w+", shape=(2, 4))
+
+    check.tensor("x", array, "T H", FLOATS)
+    assert check.output(array, (2, 4), np.float32) is array
+
+
+def test_output_whose_elements_share_memory_is_refused(check: Check) -> None:
+    rows = np.lib.stride_tricks.as_strided(zeros(4), (2, 4), (0, 4))
+
+    with pytest.raises(ShapeError, match="memory of its own for each element"):
+        check.output(rows, (2, 4), np.float32)
+
+
+@pytest.mark.parametrize("value", [None, "1", True, [1.0], 1j, np.array([1.0, 2.0])])
+def test_number_of_another_kind_is_refused(check: Check, value: Any) -> None:
+    with pytest.raises(DTypeError, match="eps: expected a number"):
+        check.number("eps", value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_number_out_of_range_is_refused(check: Check, value: float) -> None:
+    with refuses(ShapeError, f"[twirl] eps: expected a finite number of at least 0, got {value}"):
+        check.number("eps", value, low=0)
+
+
+def test_number_beyond_f64_is_refused(check: Check) -> None:
+    with pytest.raises(ShapeError, match="in the range of f64"):
+        check.number("factor", 10**400)
+
+
+@pytest.mark.parametrize("value", [0, np.float32(1.5), np.int64(3), 1e308])
+def test_number_passes(check: Check, value: Any) -> None:
+    check.number("eps", value, low=0)
+
+
+@pytest.mark.parametrize("value", [1.0, None, True, "1"])
+def test_integer_of_another_kind_is_refused(check: Check, value: Any) -> None:
+    with pytest.raises(DTypeError, match="window: expected an integer"):
+        check.integer("window", value, low=1)
+
+
+@pytest.mark.parametrize("value", [0, 1 << 63])
+def test_integer_out_of_range_is_refused(check: Check, value: int) -> None:
+    with pytest.raises(ShapeError, match="an integer of at least 1 below 2"):
+        check.integer("window", value, low=1)

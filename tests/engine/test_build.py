@@ -207,6 +207,22 @@ def test_plan_without_room_says_what_lacks_and_what_to_do(tiny: Path, free_mib: 
         plan(engine_config(str(tiny)), open_model(tiny), free_bytes=free_mib * MIB)
 
 
+def test_plan_of_an_absurd_context_leaves_room_for_its_tables(tmp_path: Path) -> None:
+    """A row of the rotary table and of each request's tokens is half a KV token here."""
+    path = write_tiny_model(tmp_path)
+    changed = CONFIG | {"max_position_embeddings": 2**31 - 1}
+    (path / "config.json").write_text(json.dumps(changed))
+    free_bytes = 512 * MIB
+
+    planned = plan(engine_config(str(path)), open_model(path), free_bytes=free_bytes)
+
+    num_positions = planned.config.max_model_len
+    assert isinstance(num_positions, int)
+    table_bytes = num_positions * (8 * 4 + 64 * 8)
+    assert num_positions > 2**17
+    assert planned.kv_bytes + table_bytes < free_bytes * 0.6
+
+
 def test_plan_given_blocks_need_no_free_memory(tiny: Path) -> None:
     planned = plan(engine_config(str(tiny), num_blocks=4), open_model(tiny), free_bytes=0)
 

@@ -109,12 +109,22 @@ def test_process_empty_prompt_is_refused(prompt: Any) -> None:
         process(prompt)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, 1.5, b"bytes", {"a": 1}])
+@pytest.mark.parametrize(
+    "prompt", [None, 5, 1.5, b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), {"a": 1}]
+)
 def test_process_prompt_of_a_wrong_type_is_refused(prompt: Any) -> None:
     with pytest.raises(RequestError) as refused:
         process(prompt)
 
     assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize("params", [None, {"temperature": 1}, "x"])
+def test_process_params_of_a_wrong_type_are_refused(params: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        PROCESSOR.process("a", "hi", params, 1.5)
+
+    assert refused.value.param == "sampling_params"
 
 
 def test_process_lone_surrogate_is_refused() -> None:
@@ -165,6 +175,27 @@ def test_render_without_a_template_is_refused() -> None:
 class FakeTemplate:
     def render(self, messages: Any, **kwargs: Any) -> RenderedPrompt:
         raise AssertionError("a refused message reached the template")
+
+
+@pytest.mark.parametrize("variables", [5, [("a", 1)], {5: 1}])
+def test_render_variables_of_a_wrong_form_are_refused(variables: Any) -> None:
+    processor = InputProcessor(FakeTokenizer(), FakeTemplate(), PROCESSOR.limits)
+
+    with pytest.raises(RequestError) as refused:
+        processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs=variables)
+
+    assert refused.value.param == "chat_template_kwargs"
+
+
+def test_render_variable_of_any_name_reaches_the_template() -> None:
+    template = ChatTemplate.for_tokenizer({"default": "{{ self_ }}{{ x }}"}, FakeTokenizer())
+    processor = InputProcessor(FakeTokenizer(), template, PROCESSOR.limits)
+
+    rendered = processor.render(
+        [{"role": "user", "content": "hi"}], chat_template_kwargs={"self": 1, "x": "y"}
+    )
+
+    assert rendered.text == "y"
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])

@@ -187,6 +187,24 @@ def test_pull_home_that_cannot_be_written_says_so(
         hub.pull("tiny")
 
 
+def test_pull_file_in_the_place_of_a_folder_says_so(home: Path) -> None:
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "tiny").write_text("")
+
+    with pytest.raises(DownloadError, match=r"cannot make .*tiny.*set PYVT_HOME"):
+        hub.pull("tiny")
+
+
+def test_locate_for_a_user_without_a_home_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expanduser(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+
+    with pytest.raises(DownloadError, match="set PYVT_HOME to a folder"):
+        hub.locate("smollm2-135m")
+
+
 def test_pull_local_path_has_nothing_to_do(tmp_path: Path, home: Path) -> None:
     assert hub.pull(str(tmp_path)) == tmp_path
     assert hub.locate(str(tmp_path)) == tmp_path

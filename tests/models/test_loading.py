@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def _swap(tensors: Tensors, name: str, value: Any) -> None:
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 NORM = "model.norm.weight"
+EMBEDDING = "model.embed_tokens.weight"
 BAD = [
     pytest.param(lambda t: t.pop(Q_PROJ), Q_PROJ, "got none named", id="missing"),
     pytest.param(
@@ -94,19 +96,46 @@ def test_truncated_shard_is_refused_by_file(tmp_path: Path) -> None:
         load_case(path)
 
 
-def test_tied_model_ignores_a_stored_head(tmp_path: Path) -> None:
-    prompt = TIED.prompts()["short"]
-    head = np.full((97, 32), 7, np.float32)
-    plain = load_case(write_case(TIED, tmp_path / "plain"))
+def test_tied_model_ignores_a_stored_head_of_the_same_values(tmp_path: Path) -> None:
+    path = _written(TIED, tmp_path, lambda t: _swap(t, "lm_head.weight", t[EMBEDDING]))
 
-    loaded = load_case(
-        _written(TIED, tmp_path / "head", lambda t: _swap(t, "lm_head.weight", head))
-    )
+    loaded = load_case(path)
 
     assert loaded.report.ignored == ("lm_head.weight",)
+    assert loaded.model.lm_head is None
+
+
+def test_stored_head_of_other_values_rules_over_a_tied_config(tmp_path: Path) -> None:
+    """As in transformers, which then does not tie."""
+    prompt = TIED.prompts()["short"]
+    head = np.random.default_rng(3).standard_normal((97, 32)).astype(np.float32)
+    untied = replace(TIED, config=TIED.config | {"tie_word_embeddings": False})
+    change = partial(_swap, name="lm_head.weight", value=head)
+
+    loaded = load_case(_written(TIED, tmp_path / "tied", change))
+
+    expected = load_case(_written(untied, tmp_path / "untied", change))
     np.testing.assert_array_equal(
-        all_logits(loaded.model, [prompt])[0], all_logits(plain.model, [prompt])[0]
+        all_logits(loaded.model, [prompt])[0], all_logits(expected.model, [prompt])[0]
     )
+
+
+@pytest.mark.parametrize(
+    "freqs",
+    [
+        pytest.param(random_weight(np.random.default_rng(0), Q8_0, 1, 32), id="packed"),
+        pytest.param(np.ones(1 << 17, np.float32), id="many"),
+    ],
+)
+def test_rope_freqs_are_checked_before_they_are_read(freqs: Any, tmp_path: Path) -> None:
+    config = ModelConfig.from_hf(LLAMA.config)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, gguf_metadata(config), {"rope_freqs.weight": freqs})
+
+    with pytest.raises(CheckpointError, match="at most 65536 numbers") as caught:
+        load_case(path)
+
+    assert caught.value.tensor == "rope_freqs.weight"
 
 
 def test_untied_model_without_a_head_uses_the_embedding(tmp_path: Path) -> None:

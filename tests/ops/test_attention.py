@@ -296,7 +296,14 @@ def test_paged_attention_with_contradicting_indices_is_refused(
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        pytest.param({"window": 0}, "window: expected None or at least 1, got 0", id="window"),
+        pytest.param(
+            {"window": 0},
+            "window: expected an integer of at least 1 below 2.63, got 0",
+            id="window",
+        ),
+        pytest.param(
+            {"soft_cap": float("inf")}, "soft_cap: expected None or more than 0", id="no-cap"
+        ),
         pytest.param({"soft_cap": 0.0}, "soft_cap: expected None or more than 0", id="cap"),
         pytest.param({"q": np.zeros((5, 5, 8))}, "q: expected N a multiple of Nk=2", id="heads"),
         pytest.param({"q": np.zeros((5, 6, 7))}, "k_cache: expected D=7, got 8", id="head_dim"),

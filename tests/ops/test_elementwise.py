@@ -131,9 +131,9 @@ def test_cast_to_an_integer_is_refused() -> None:
         ops.cast(np.zeros(1), "i32")
 
 
-@pytest.mark.parametrize("cap", [0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("nan"), float("inf")])
 def test_soft_cap_of_no_positive_cap_is_refused(cap: float) -> None:
-    with pytest.raises(ShapeError, match=r"\[soft_cap\] cap: expected a number above 0"):
+    with pytest.raises(ShapeError, match=r"\[soft_cap\] cap: expected a finite number above 0"):
         ops.soft_cap(np.zeros(1), cap)
 
 

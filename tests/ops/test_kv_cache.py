@@ -136,6 +136,24 @@ def test_reshape_and_cache_into_a_read_only_cache_is_refused() -> None:
         ops.reshape_and_cache(new, new, cache[0], cache[1], ids(0))
 
 
+def test_key_cache_that_is_the_value_cache_is_refused() -> None:
+    cache = np.zeros((4, 2, 1, 2), np.float32)
+    new = np.ones((1, 1, 2), np.float32)
+
+    with pytest.raises(ShapeError, match="v_cache: expected memory apart from k_cache"):
+        ops.reshape_and_cache(new, new * 2, cache, cache, np.array([0]))
+
+
+def test_caches_may_lie_block_by_block_in_one_array() -> None:
+    both = np.zeros((4, 2, 2, 1, 2), np.float32)
+    new = np.ones((1, 1, 2), np.float32)
+
+    ops.reshape_and_cache(new, new * 2, both[:, 0], both[:, 1], np.array([3]))
+
+    assert both[1, :, 1, 0].tolist() == [[1, 1], [2, 2]]
+    assert both.sum() == 6
+
+
 def test_blocks_that_overlap_their_cache_are_refused() -> None:
     cache = caches()[0]
 

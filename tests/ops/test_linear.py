@@ -112,3 +112,11 @@ def test_linear_of_wrong_shapes_is_refused(
 def test_linear_of_integers_is_refused() -> None:
     with pytest.raises(DTypeError, match=re.escape("[linear] weight: expected f64|f32|f16|bf16")):
         ops.linear(np.zeros((1, 2)), np.zeros((3, 2), np.int8))
+
+
+def test_linear_into_its_bias_is_refused() -> None:
+    bias = np.arange(3, dtype=np.float32)
+    x, weight = np.ones((1, 2), np.float32), np.ones((3, 2), np.float32)
+
+    with pytest.raises(ShapeError, match="out: expected memory apart from bias"):
+        ops.linear(x, weight, bias, out=bias.reshape(1, 3))

@@ -127,7 +127,9 @@ def test_top_logprobs_of_a_token_outside_is_refused(token_id: int) -> None:
 
 @pytest.mark.parametrize("num_top", [-1, 51])
 def test_top_logprobs_of_a_bad_number_is_refused(num_top: int) -> None:
-    with pytest.raises(ShapeError, match=r"num_top: expected a number from 0 to V=50"):
+    with pytest.raises(
+        ShapeError, match=r"num_top: expected (a number from 0 to V=50|an integer of at least 0)"
+    ):
         ops.top_logprobs(make_logits(), ids(0, 0, 0), num_top)
 
 

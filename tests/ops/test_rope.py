@@ -56,8 +56,14 @@ def test_table_rounds_once() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"num_positions": -1}, "num_positions: expected at least 0, got -1"),
-        ({"first_position": -2}, "first_position: expected at least 0, got -2"),
+        (
+            {"num_positions": -1},
+            "num_positions: expected an integer of at least 0 below 2^63, got -1",
+        ),
+        (
+            {"first_position": -2},
+            "first_position: expected an integer of at least 0 below 2^63, got -2",
+        ),
         ({"inv_freq": INV_FREQ[None]}, "inv_freq: expected dims [_], got shape (1, 4)"),
     ],
 )
@@ -160,6 +166,26 @@ def test_rotation_of_arguments_that_disagree_is_refused() -> None:
         ops.rotary_embedding(q, k[:2], positions, table)
     with pytest.raises(DTypeError, match="positions: expected i64, got int32"):
         ops.rotary_embedding(q, k, positions.astype(np.int32), table)
+
+
+def test_rotation_of_a_query_that_is_its_key_is_refused() -> None:
+    """It would be turned twice."""
+    q, _ = heads()
+    table = ops.rope_cos_sin(np.array([1.0, 0.5]), 8, dtype="f64")
+
+    with pytest.raises(ShapeError, match=r"\[rotary_embedding\] k: expected memory apart from q"):
+        ops.rotary_embedding(q, q[:, :1], np.array([1, 2, 3]), table)
+
+
+def test_table_is_made_in_tiles_of_the_same_values() -> None:
+    inv_freq = np.array([1.0, 0.1])
+    positions = np.arange(9000.0)[:, None]
+
+    table = ops.rope_cos_sin(inv_freq, 9000, 0.5, dtype="f64")
+
+    angles = positions * inv_freq
+    want = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * 0.5
+    np.testing.assert_array_equal(table, want)
 
 
 def test_rotation_of_a_read_only_key_is_refused_before_the_query_changes() -> None:

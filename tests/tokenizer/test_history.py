@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyvt.tokenizer.history import split_reasoning, with_split_reasoning
+from pyvt.errors import RequestError
+from pyvt.tokenizer.history import plain_messages, split_reasoning, with_split_reasoning
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,11 @@ from pyvt.tokenizer.history import split_reasoning, with_split_reasoning
 )
 def test_split_reasoning(content: str, want: tuple[str, str] | None) -> None:
     assert split_reasoning(content) == want
+
+
+def test_keys_that_are_no_names_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"messages\[0\]: expected names as keys, got 5"):
+        plain_messages([{"role": "user", "content": {5: "x"}}])
 
 
 def test_only_assistants_have_reasoning() -> None:

@@ -1,6 +1,7 @@
 """Templates that would take all time or memory end in a RequestError, soon."""
 
 import contextlib
+import json
 import resource
 import time
 from collections.abc import Iterator
@@ -98,6 +99,30 @@ BOMBS = [
     ),
 ]
 
+# Cheap to write, gigabytes to run: refused under the limits that models get, before it is made.
+LARGE_BOMBS = [
+    pytest.param("{{ ('{0:999999}' * 2000).format('a') }}", id="widths below a million"),
+    pytest.param("{{ ('%999999d' * 2000) % ((1,) * 2000) }}", id="widths of %"),
+    pytest.param("{{ ('%.999999f' * 2000) % ((1.5,) * 2000) }}", id="precisions of %"),
+    pytest.param("{{ ('%*d' * 1000) % ((999999, 1) * 1000) }}", id="width from a value, %"),
+    pytest.param("{{ ('{0:{1}}' * 2000).format('a', 999999) }}", id="width from a value"),
+    pytest.param("{{ '{0[a]:{0[b]}}'.format({'a': 1, 'b': 10**9}) }}", id="width from a dict"),
+    pytest.param("{{ ('{0}' * 900000).format(2**900) }}", id="digits"),
+    pytest.param("{{ ([2**2000] * 1000000) | string }}", id="list of digits"),
+    pytest.param("{{ ([''] * 4000000) * 60 }}", id="empty strings"),
+    pytest.param("{{ (',' * 3999999).split(',') * 60 }}", id="empty parts"),
+    pytest.param(
+        "{% set ns = namespace(a=range(99999) | list) %}"
+        "{% for i in range(50) %}{% set ns.a = [ns.a] %}{% endfor %}"
+        "{{ ns.a | tojson(indent=256) }}",
+        id="indents of JSON",
+    ),
+    pytest.param(
+        "{{ range(99999) | list | tojson(separators=('x' * 99999, ':')) }}", id="separators of JSON"
+    ),
+    pytest.param("{{ strftime_now('%999999Y' * 100000) }}", id="wide years"),
+]
+
 # What may end well or not, but soon.
 ODDITIES = [
     pytest.param("{{ range(99999) | list | length }}" * 5, id="range is bounded"),
@@ -124,6 +149,32 @@ def test_bomb_is_a_request_error(source: str, message: str) -> None:
     """Faults B7."""
     with pytest.raises(RequestError, match=message):
         render(source)
+
+
+@pytest.mark.parametrize("source", LARGE_BOMBS)
+def test_large_bomb_is_a_request_error_under_the_usual_limits(source: str) -> None:
+    with pytest.raises(RequestError, match=r"the template (made|asks|takes)"):
+        render(source, Limits())
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ '%5d|%-4s|%05.1f' % (42, 'ab', 2.5) }}", "   42|ab  |002.5"),
+        ("{{ '{:>5}|{:{}}'.format(42, 'ab', 4) }}", "   42|ab  "),
+        ("{{ {'b': [1, 'é'], 'a': {}} | tojson(indent=2, sort_keys=true) }}", None),
+        (
+            "{{ ['é😀', 1.5, none] | tojson(ensure_ascii=true) }}",
+            r'["\u00e9\ud83d\ude00", 1.5, null]',
+        ),
+    ],
+)
+def test_formats_within_the_limits_are_python_s(source: str, expected: str | None) -> None:
+    expected = expected or json.dumps(
+        {"b": [1, "é"], "a": {}}, ensure_ascii=False, indent=2, sort_keys=True
+    )
+
+    assert render(source) == expected
 
 
 @pytest.mark.parametrize("source", ODDITIES)

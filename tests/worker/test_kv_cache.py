@@ -31,3 +31,9 @@ def test_bytes_per_token_times_tokens_are_the_bytes_of_the_cache() -> None:
 def test_pool_too_small_for_one_request_is_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigError, match="at least 6 for max_model_len=21, got 5"):
         allocate_kv_cache(_specs(F32), num_blocks=5, block_size=4, max_model_len=21)
+
+
+@pytest.mark.parametrize("num_blocks", [1 << 45, 1 << 60])
+def test_pool_that_the_system_does_not_give_is_refused(num_blocks: int) -> None:
+    with pytest.raises(ConfigError, match=f"num_blocks: expected memory for {num_blocks} blocks"):
+        allocate_kv_cache(_specs(F32), num_blocks=num_blocks, block_size=16)

@@ -25,6 +25,7 @@ namespace {
 #include "cpu/kernels/block_decode-inl.h"
 #include "cpu/kernels/elementwise-inl.h"
 #include "cpu/kernels/linear-inl.h"
+#include "cpu/kernels/logits-inl.h"
 #include "cpu/kernels/norm-inl.h"
 #include "cpu/kernels/quant-inl.h"
 #include "cpu/kernels/rope-inl.h"
@@ -49,6 +50,7 @@ KernelTable make() {
   fill_block_decode(table);
   fill_elementwise(table);
   fill_linear(table);
+  fill_logits(table);
   int8::fill_int8(table);
   fill_norm(table);
   fill_quant(table);

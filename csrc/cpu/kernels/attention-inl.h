@@ -14,6 +14,14 @@
 //             once for all rows, then compute bound (12 FMA for 7 loads)
 // source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
 
+template <typename T>
+inline void prefetch_row(const T* row, int64_t num_dims) {
+  const char* at = reinterpret_cast<const char*>(row);
+  for (int64_t i = 0; i < num_dims * static_cast<int64_t>(sizeof(T)); i += 64) {
+    __builtin_prefetch(at + i);
+  }
+}
+
 // Scores of kRows rows against kAttnKeyGroup keys.
 template <int kRows, typename T>
 inline void score_group(float* scores, const float* q, int64_t q_stride, const T* const* keys,
@@ -48,7 +56,7 @@ inline void score_group(float* scores, const float* q, int64_t q_stride, const T
 // Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums.
 template <int kRows, int kVectors, typename T>
 inline void value_group(float* sums, int64_t stride, const float* weights, const T* const* values,
-                        int64_t d, int first, int last) {
+                        int64_t d, int first, int last, int num_ahead, int64_t head_dim) {
   simd::Vec acc[kRows][kVectors];
   for (auto& row : acc) {
     for (simd::Vec& sum : row) sum = simd::zero();
@@ -56,6 +64,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
   for (int j = first; j < last; ++j) {
     simd::Vec weight[kRows];
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
+    if (num_ahead > 0) prefetch_row(values[j + num_ahead], head_dim);
     const T* value = values[j] + d;
     for (int v = 0; v < kVectors; ++v) {
       const simd::Vec x = simd::load(value + v * simd::kLanes);
@@ -124,6 +133,9 @@ template <typename T>
 void score_rows(const AttnTile& tile, int begin_key, int end_key) {
   const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
   for (int key = begin_key; key < end_key; key += kAttnKeyGroup) {
+    for (int k = 0; tile.num_ahead > 0 && k < kAttnKeyGroup; ++k) {
+      prefetch_row(keys[key + tile.num_ahead + k], tile.head_dim);
+    }
     for (int row = 0; row < tile.num_rows;) {
       const int together = rows_together(tile.num_rows - row);
       float* scores = tile.scores + row * kAttnTile + key;
@@ -156,7 +168,8 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d) {
       if constexpr (kVectors == 0) {
         value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
       } else {
-        value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last);
+        value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last,
+                                     d == 0 && row == 0 ? tile.num_ahead : 0, tile.head_dim);
       }
     };
     if (together == 3) {

@@ -21,6 +21,10 @@
 namespace pyvt::cpu {
 namespace {
 
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
 constexpr int64_t kBlockRows = 48;  // query rows of a block, about
 constexpr int64_t kBlockTokens = 32;
 // Up to this many rows keys and values are read as they lie; more rows share a widened copy.
@@ -30,9 +34,9 @@ constexpr int64_t kSerialProducts = 1 << 17;           // below, waking a thread
 constexpr int64_t kMaxStateBytes = int64_t{64} << 20;  // of tiles kept for folding
 constexpr int kWorkSlot = 1;
 constexpr int kStateSlot = 2;
+// Pointers of a tile and of what is prefetched behind it.
+constexpr int64_t kPointers = kAttnTile + round_up(kAttnAhead, kAttnKeyGroup);
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max() / 2;
-
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // Queries [token, token + num_tokens) against one KV head.
 struct Block {
@@ -296,7 +300,7 @@ Work Attention::work() const {
   const int64_t tile_tops = place(rows * 4), tile_totals = place(rows * 4);
   const int64_t tops = place(rows * 4), totals = place(rows * 4);
   const int64_t first = place(rows * 4), last = place(rows * 4);
-  const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
+  const int64_t keys = place(kPointers * 8), values = place(kPointers * 8);
   const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
   char* base = scratch<char>(kWorkSlot, size);
   const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(base + at); };
@@ -385,10 +389,11 @@ void Attention::attend(const Block& block, int64_t tile, Range tokens, const Att
   }
   point(block, tile, begin, end, work);
   const int64_t row = tokens.begin * group_, num_rows = (tokens.end - tokens.begin) * group_;
-  int of_keys = of_cache_;
+  int of_keys = of_cache_, num_ahead = kAttnAhead;
   if (of_cache_ != 0 && num_rows > kDirectRows) {
     widen(begin, end, work);
     of_keys = 0;
+    num_ahead = 0;
   }
   AttnTile args{};
   args.head_dim = head_dim_;
@@ -401,6 +406,7 @@ void Attention::attend(const Block& block, int64_t tile, Range tokens, const Att
   args.last = work.last + row;
   args.keys = work.keys;
   args.values = work.values;
+  args.num_ahead = num_ahead;
   args.scores = work.scores;
   args.sums = into.sums + row * row_stride_;
   args.tops = into.tops + row;
@@ -408,13 +414,17 @@ void Attention::attend(const Block& block, int64_t tile, Range tokens, const Att
   table_.attend_tile[of_keys](args);
 }
 
-// Points at the keys and values [begin, end) of a tile; the rest of a group repeats a neighbour.
+// Points at the keys and values [begin, end) of a tile and at those to prefetch behind it. The rest
+// of a group of keys, and what is behind the block's last key, repeats a neighbour.
 void Attention::point(const Block& block, int64_t tile, int64_t begin, int64_t end,
                       const Work& work) const {
   const int64_t block_size = k_cache_.shape[1], item = item_bytes(k_cache_.dtype);
   const int64_t k_step = k_cache_.stride[1] * item, v_step = v_cache_.stride[1] * item;
-  for (int64_t j = begin; j < end;) {
-    const int64_t position = tile * kAttnTile + j, offset = position % block_size;
+  const int64_t start = tile * kAttnTile;
+  const int64_t last = block.position + block.num_tokens - start;
+  const int64_t pointed = end == kAttnTile ? std::min(last, kPointers) : end;
+  for (int64_t j = begin; j < pointed;) {
+    const int64_t position = start + j, offset = position % block_size;
     const int64_t id = block_id(block.request, position / block_size);
     const auto place = [&](const TensorView& cache) {
       return static_cast<const char*>(cache.data) +
@@ -423,7 +433,7 @@ void Attention::point(const Block& block, int64_t tile, int64_t begin, int64_t e
     };
     const char* key = place(k_cache_);
     const char* value = place(v_cache_);
-    const int64_t stop = std::min(end, j + block_size - offset);
+    const int64_t stop = std::min(pointed, j + block_size - offset);
     for (; j < stop; ++j, key += k_step, value += v_step) {
       work.keys[j] = key;
       work.values[j] = value;
@@ -432,7 +442,10 @@ void Attention::point(const Block& block, int64_t tile, int64_t begin, int64_t e
   for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) {
     work.keys[j] = work.keys[begin];
   }
-  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) work.keys[j] = work.keys[end - 1];
+  for (int64_t j = pointed; j < kPointers; ++j) {
+    work.keys[j] = work.keys[pointed - 1];
+    work.values[j] = work.values[pointed - 1];
+  }
 }
 
 // Copies the keys and values into f32 panels and points at these.
@@ -441,6 +454,8 @@ void Attention::widen(int64_t begin, int64_t end, const Work& work) const {
   for (int64_t j = begin; j < end; ++j) {
     float* key = work.key_panel + j * row_stride_;
     float* value = work.value_panel + j * row_stride_;
+    __builtin_prefetch(work.keys[j + kAttnAhead]);
+    __builtin_prefetch(work.values[j + kAttnAhead]);
     kernel(key, work.keys[j], 0, head_dim_);
     kernel(value, work.values[j], 0, head_dim_);
     work.keys[j] = key;

@@ -1,0 +1,137 @@
+// Launchers of the penalties family: single tokens of the logits, masks and penalties.
+#include "cpu/ops.h"
+#include "cpu/ops/indices.h"
+#include "cpu/ops/logits.h"
+
+namespace pyvt::cpu {
+namespace {
+
+// The pairs of a row and a token that an op names.
+struct Pairs {
+  Indices row_ids;
+  Indices token_ids;
+
+  int64_t size() const { return row_ids.size; }
+  float* at(const Rows& rows, int64_t m) const { return f32_row(rows, row_ids[m]) + token_ids[m]; }
+};
+
+Pairs pairs_of(const char* op, const TensorView& row_ids, const TensorView& token_ids,
+               const Rows& logits) {
+  const Pairs pairs = {indices_of(op, "row_ids", row_ids), indices_of(op, "token_ids", token_ids)};
+  PYVT_CHECK(op, pairs.row_ids.size == pairs.token_ids.size, "token_ids: expected dims [M]");
+  check_range(op, "row_ids", pairs.row_ids, 0, logits.num_rows);
+  check_range(op, "token_ids", pairs.token_ids, 0, logits.length);
+  return pairs;
+}
+
+struct Penalties {
+  double repetition;
+  double presence;
+  double frequency;
+
+  bool is_on() const { return repetition != 1 || presence != 0 || frequency != 0; }
+};
+
+// A is the dtype that all is computed in: f64 where a parameter is.
+template <typename A>
+void penalise(float* row, const bool* in_prompt, const int32_t* counts, int64_t n,
+              const Penalties& penalties) {
+  const A repetition = static_cast<A>(penalties.repetition);
+  const A presence = static_cast<A>(penalties.presence);
+  const A frequency = static_cast<A>(penalties.frequency);
+  for (int64_t i = 0; i < n; ++i) {
+    if (!in_prompt[i] && counts[i] <= 0) continue;
+    A x = row[i];
+    if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
+    if (counts[i] > 0) x -= frequency * static_cast<A>(counts[i]) + presence;
+    row[i] = static_cast<float>(x);
+  }
+}
+
+}  // namespace
+
+void apply_logit_bias(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids,
+                      TensorView bias) {
+  const char* op = "apply_logit_bias";
+  const Rows from = logit_rows(op, "logits", logits);
+  const Pairs pairs = pairs_of(op, row_ids, token_ids, from);
+  const Parameter added = parameter_of(op, "bias", bias, pairs.size());
+  const Rows to = copied_rows(op, out, from);
+  for (int64_t m = 0; m < pairs.size(); ++m) {
+    float* x = pairs.at(to, m);
+    *x = added.is_wide ? static_cast<float>(*x + added[m]) : *x + static_cast<float>(added[m]);
+  }
+}
+
+void apply_banned_ids(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids) {
+  const char* op = "apply_banned_ids";
+  const Rows from = logit_rows(op, "logits", logits);
+  const Pairs pairs = pairs_of(op, row_ids, token_ids, from);
+  const Rows to = copied_rows(op, out, from);
+  for (int64_t m = 0; m < pairs.size(); ++m) *pairs.at(to, m) = -kInfinity;
+}
+
+void apply_allowed_ids(TensorView out, TensorView logits, TensorView row_ids,
+                       TensorView token_ids) {
+  const char* op = "apply_allowed_ids";
+  const Rows from = logit_rows(op, "logits", logits);
+  const Pairs pairs = pairs_of(op, row_ids, token_ids, from);
+  std::vector<float> kept(static_cast<size_t>(pairs.size()));
+  std::vector<char> is_named(static_cast<size_t>(from.num_rows));
+  for (int64_t m = 0; m < pairs.size(); ++m) {
+    kept[static_cast<size_t>(m)] = *pairs.at(from, m);
+    is_named[static_cast<size_t>(pairs.row_ids[m])] = 1;
+  }
+  const Rows to = copied_rows(op, out, from);
+  for_each_row_piece(to.num_rows, to.length, [&](int64_t row, int64_t, int64_t first, int64_t n) {
+    float* at = f32_row(to, row) + first;
+    if (is_named[static_cast<size_t>(row)]) std::fill(at, at + n, -kInfinity);
+  });
+  for (int64_t m = 0; m < pairs.size(); ++m) *pairs.at(to, m) = kept[static_cast<size_t>(m)];
+}
+
+void apply_token_mask(TensorView out, TensorView logits, TensorView mask) {
+  const char* op = "apply_token_mask";
+  const Rows from = logit_rows(op, "logits", logits), allowed = rows_of(op, "mask", mask);
+  PYVT_CHECK(op,
+             mask.rank == 2 && mask.dtype == DType::kBool && allowed.num_rows == from.num_rows &&
+                 allowed.length == from.length,
+             "mask: expected dims [R, V] of bool");
+  const Rows to = copied_rows(op, out, from);
+  for_each_row_piece(to.num_rows, to.length, [&](int64_t row, int64_t, int64_t first, int64_t n) {
+    float* at = f32_row(to, row) + first;
+    const bool* is_allowed = static_cast<const bool*>(allowed.row(row)) + first;
+    for (int64_t i = 0; i < n; ++i) at[i] = is_allowed[i] ? at[i] : -kInfinity;
+  });
+}
+
+void apply_penalties(TensorView out, TensorView logits, TensorView prompt_mask,
+                     TensorView output_counts, TensorView repetition, TensorView presence,
+                     TensorView frequency) {
+  const char* op = "apply_penalties";
+  const Rows from = logit_rows(op, "logits", logits);
+  const Rows in_prompt = rows_of(op, "prompt_mask", prompt_mask);
+  const Rows counts = rows_of(op, "output_counts", output_counts);
+  PYVT_CHECK(op,
+             prompt_mask.rank == 2 && prompt_mask.dtype == DType::kBool &&
+                 in_prompt.num_rows == from.num_rows && in_prompt.length == from.length,
+             "prompt_mask: expected dims [R, V] of bool");
+  PYVT_CHECK(op,
+             output_counts.rank == 2 && output_counts.dtype == DType::kI32 &&
+                 counts.num_rows == from.num_rows && counts.length == from.length,
+             "output_counts: expected dims [R, V] of i32");
+  const Parameter repetitions = parameter_of(op, "repetition", repetition, from.num_rows);
+  const Parameter presences = parameter_of(op, "presence", presence, from.num_rows);
+  const Parameter frequencies = parameter_of(op, "frequency", frequency, from.num_rows);
+  const bool is_wide = repetitions.is_wide || presences.is_wide || frequencies.is_wide;
+  const Rows to = copied_rows(op, out, from);
+  for_each_row_piece(to.num_rows, to.length, [&](int64_t row, int64_t, int64_t first, int64_t n) {
+    const Penalties penalties = {repetitions[row], presences[row], frequencies[row]};
+    if (!penalties.is_on()) return;
+    const auto kernel = is_wide ? &penalise<double> : &penalise<float>;
+    kernel(f32_row(to, row) + first, static_cast<const bool*>(in_prompt.row(row)) + first,
+           static_cast<const int32_t*>(counts.row(row)) + first, n, penalties);
+  });
+}
+
+}  // namespace pyvt::cpu
