@@ -9,7 +9,7 @@ from pyvt.dispatch.backend import Backend, add_backend
 from pyvt.dispatch.table import HOST, Candidate, Kernel
 from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.dtype import DTYPES, F32, DType
-from pyvt.tensor.host_buffer import host_buffer
+from pyvt.tensor.host_arena import HostArena
 from pyvt.tensor.packed_tensor import TILE16, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
@@ -45,18 +45,24 @@ def _supports(names: str) -> Predicate:
     return supports
 
 
-def _prepack(parts: Sequence[Stored]) -> PackedTensor | None:
-    """Return the tiles of a weight, None for a dtype that no kernel reads in tiles."""
-    module = native()
-    dtype, num_columns = stored_dtype(parts[0]), parts[0].shape[1]
-    number = module.DTYPES.get(dtype.name, (-1,))[0]
-    num_rows = sum(part.shape[0] for part in parts)
-    num_bytes = module.packed_bytes(num_rows, number, num_columns)
-    if num_bytes < 0:
-        return None
-    data = host_buffer(num_bytes)
-    module.pack_tiles(data, [stored_rows(part) for part in parts], number, num_columns)
-    return PackedTensor(dtype, (num_rows, num_columns), TILE16, data)
+class _Packer:
+    """Lays weights out in tiles, in memory of its own."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._arena = HostArena()
+
+    def __call__(self, parts: Sequence[Stored]) -> PackedTensor | None:
+        """Return the tiles of a weight, None for a dtype that no kernel reads in tiles."""
+        dtype, num_columns = stored_dtype(parts[0]), parts[0].shape[1]
+        number = self._module.DTYPES.get(dtype.name, (-1,))[0]
+        num_rows = sum(part.shape[0] for part in parts)
+        num_bytes = self._module.packed_bytes(num_rows, number, num_columns)
+        if num_bytes < 0:
+            return None
+        data = self._arena.take(num_bytes)
+        self._module.pack_tiles(data, [stored_rows(part) for part in parts], number, num_columns)
+        return PackedTensor(dtype, (num_rows, num_columns), TILE16, data)
 
 
 def _is_counted(dtype: Any) -> bool:
@@ -121,5 +127,5 @@ def register() -> None:
         if op in _ADAPTERS:
             kernel = _ADAPTERS[op](kernel)
         register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports_op(op, dtypes)))
-    add_backend(Backend(name=NAME, prepack=_prepack, make_plan=module.Plan))
+    add_backend(Backend(name=NAME, prepack=_Packer(module), make_plan=module.Plan))
     atexit.register(module.shutdown_threads)

@@ -1,0 +1,47 @@
+"""Buffers of an arena: aligned, apart, and freed with their block."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from pyvt.tensor.host_arena import HostArena
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 100, 4 << 20, (65 << 20) + 3])
+def test_buffer_is_aligned_and_writable(num_bytes: int) -> None:
+    buffer = HostArena().take(num_bytes)
+
+    buffer[-1:] = 7
+    assert buffer.shape == (num_bytes,)
+    assert buffer.ctypes.data % 64 == 0
+
+
+def test_buffers_follow_each_other_and_do_not_overlap() -> None:
+    arena = HostArena()
+    buffers = [arena.take(n) for n in (100, 30 << 20, 1, 40 << 20, 64)]
+
+    for value, buffer in enumerate(buffers):
+        buffer[[0, -1]] = value
+
+    assert [int(buffer[-1]) for buffer in buffers] == [0, 1, 2, 3, 4]
+    assert buffers[1].ctypes.data - buffers[0].ctypes.data == 128
+    assert not any(np.may_share_memory(a, b) for i, a in enumerate(buffers) for b in buffers[:i])
+
+
+def test_block_is_freed_with_its_last_buffer() -> None:
+    arena = HostArena()
+    first, second = arena.take(10), arena.take(10)
+    assert arena._pages is not None
+    pages: weakref.ref[object] = arena._pages
+
+    del first
+    gc.collect()
+    assert pages() is not None
+    second[...] = 1
+    del second
+    gc.collect()
+
+    assert pages() is None
+    assert arena.take(10).shape == (10,)
