@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, fields
 
+from pyvt import backends
 from pyvt.config import Caps, EngineConfig, resolve
 from pyvt.config.model import ModelConfig, SamplingDefaults
 from pyvt.dispatch import use_backend
@@ -33,8 +34,9 @@ from pyvt.worker.model_runner import ModelRunner
 
 log = get_logger(__name__)
 
-# Host backends, best first, and the dtype that they compute in unless told.
-BACKENDS = ("numpy",)
+# What auto stands for: the native backend is asked for by name, until whole models are measured
+# on it.
+DEFAULT_BACKEND = "numpy"
 DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
@@ -97,7 +99,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     free = available_host_bytes() if free_bytes is None else free_bytes
     shape = model_config(files)
     device = config.device
-    backend = BACKENDS[0] if device.backend == "auto" else device.backend
+    backend = DEFAULT_BACKEND if device.backend == "auto" else device.backend
     settings = WeightSettings(
         dtype=dtype_named(DEFAULT_DTYPE if device.dtype == "auto" else device.dtype)
     )
@@ -114,7 +116,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     resolved = resolve(
         config,
         Caps(
-            backends=BACKENDS,
+            backends=(DEFAULT_BACKEND, *(set(backends.available()) - {DEFAULT_BACKEND})),
             dtype=DEFAULT_DTYPE,
             num_cores=_num_cores(),
             max_position_embeddings=shape.max_position_embeddings,
@@ -156,6 +158,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         chat_template = _chat_template(files, tokenizer)
         planned = plan(config, files)
         config = planned.config
+        backends.load(config.device.backend)
         use_backend(config.device.backend)
         loaded = load_model(
             files,

@@ -98,6 +98,12 @@ def test_stop_string_before_min_tokens_is_text() -> None:
     assert texts(outputs) == ["ab.cd"]
 
 
+def test_stop_string_of_the_token_that_completes_min_tokens_counts() -> None:
+    outputs = run(engine_of(forced=forced("ab.cd.e")), "a", "x", stop=["."], min_tokens=3)
+
+    assert texts(outputs) == ["ab"]
+
+
 def test_stop_string_completed_by_the_last_allowed_token_reads_stop() -> None:
     outputs = run(engine_of(forced=forced("abc")), "a", "x", stop=["c"], max_tokens=3)
 

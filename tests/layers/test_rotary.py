@@ -73,3 +73,24 @@ def test_table_has_a_row_for_each_position_in_the_asked_dtype() -> None:
 
     assert rotary.cos_sin.shape == (5, 8)
     assert rotary.cos_sin.dtype == np.float32
+
+
+def test_yarn_whose_ramp_has_no_length_is_a_step() -> None:
+    """Where both borders fall on one pair, it is kept as it is and all after it are divided.
+
+    Source: transformers ``modeling_rope_utils.linear_ramp_factor``.
+    """
+    rope = RopeConfig(
+        rotary_dim=8,
+        rope_type="yarn",
+        theta=10.0,
+        factor=4.0,
+        original_max_position_embeddings=6,
+        beta_fast=1.0,
+        beta_slow=1.0,
+    )
+    plain = 10.0 ** (-np.arange(0, 8, 2) / 8)
+
+    divided = plain / inverse_frequencies(rope)
+
+    np.testing.assert_allclose(divided, [1, 4, 4, 4], rtol=1e-12)

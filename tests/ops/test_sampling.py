@@ -277,3 +277,23 @@ def test_choice_from_no_vocabulary_is_refused(op: Any) -> None:
 def test_random_sample_of_signed_seeds_is_refused() -> None:
     with pytest.raises(DTypeError, match="seeds: expected u64, got int64"):
         ops.random_sample(np.zeros((1, 4), F32), np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def test_random_sample_draws_unlikely_tokens_as_often_as_it_should() -> None:
+    """A token of one part in 400 is 6 below the best: the noise must reach that far."""
+    logits = [0.0, -6.0]
+
+    drawn = draws(logits, np.arange(40_000), 0)
+
+    expected = softmax(logits)[1] * 40_000
+    assert abs(int(drawn.sum()) - expected) < 4 * expected**0.5
+
+
+def test_uniforms_are_the_middles_of_their_steps() -> None:
+    """So neither end is ever given, whose logarithm has none."""
+    state, token_id = 12345, 7
+    bits = int(splitmix64(np.array([state], np.uint64), np.array([token_id], np.uint64))[0])
+
+    drawn = uniforms(np.array([state], np.uint64), np.array([token_id]))
+
+    assert drawn.tolist() == [((bits >> 12) + 0.5) / 2**52]

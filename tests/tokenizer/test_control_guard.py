@@ -9,10 +9,11 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from pyvt.testing.chats import CONVERSATIONS, TEMPLATES, WEATHER_TOOL
 from pyvt.testing.tiny_spm import tiny_spm_metadata
-from pyvt.tokenizer import ChatTemplate, RenderedPrompt, Tokenizer, gguf_tokenizer
+from pyvt.tokenizer import ChatTemplate, RenderedPrompt, Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.tokenizer.control_guard import ControlGuard, StandIns
 from pyvt.tokenizer.vocabulary import BYTE_OF_CHAR
 
@@ -337,3 +338,44 @@ def test_random_fragments_in_a_nasty_template(parts: list[tuple[list[str], str]]
     texts = [BYTES.token_text(i) for i in control_ids(BYTES, rendered)]
     assert texts == ["<|im_start|>", "<|im_end|>"] * len(parts)
     assert b"".join(map(BYTES.token_bytes, ids)).decode() == rendered.text
+
+
+ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def echoed(tokenizer: Tokenizer, content: str) -> RenderedPrompt:
+    """Render one message through a template that adds nothing."""
+    template = ChatTemplate.for_tokenizer({"default": ECHO}, tokenizer)
+    return template.render([{"role": "user", "content": content}])
+
+
+def test_characters_that_normalise_to_a_control_token_stay_text() -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    full = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    full.normalizer = normalizers.NFKC()
+    full.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    full.decoder = decoders.ByteLevel()
+    full.add_tokens([tokenizers.AddedToken("<think>", normalized=True)])
+    tokenizer = hf_tokenizer(full.to_str(), None)
+    wide = "\uff1cthink\uff1e"
+
+    assert tokenizer.encode(wide) == [256]
+    assert control_ids(tokenizer, echoed(tokenizer, wide)) == []
+
+
+def test_merges_that_spell_a_control_token_stay_text() -> None:
+    chars = sorted(BYTE_OF_CHAR, key=BYTE_OF_CHAR.__getitem__)
+    tokenizer = gguf_tokenizer(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "smollm",
+            "tokenizer.ggml.tokens": [*chars, "<|", "<|>"],
+            "tokenizer.ggml.token_type": [1] * 257 + [3],
+            "tokenizer.ggml.merges": ["< |", "<| >"],
+        }
+    )
+
+    ids = tokenizer.encode_rendered(echoed(tokenizer, "<|>"))
+
+    assert 257 not in ids
+    assert tokenizer.decode(ids) == "<|>"
