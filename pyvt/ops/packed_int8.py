@@ -57,13 +57,21 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "q5_0": (_D, Field(2, 1, 4, is_bits=True), Field(6, 4, 4)),
     "q5_1": (_D, _M, Field(4, 1, 4, is_bits=True), Field(8, 4, 4)),
     "q4_k": (_D, _M, _SIX_BITS, Field(16, 32, 4)),
-    "q5_k": (_D, _M, _SIX_BITS, Field(16, 8, 4), Field(48, 32, 4)),
-    # A half of 128 columns has its low bits, then its high bits.
+    # Fifth bits in turn with the words of the first pair of sub-blocks.
+    "q5_k": (
+        *(_D, _M, _SIX_BITS),
+        *(Field(start + 4 * j, 1, 4) for j in range(8) for start in (16, 48)),
+        Field(80, 24, 4),
+    ),
+    # A half of 128 columns: two words of low bits and one of high bits in turn.
     "q6_k": (
-        Field(208, 1, 2),
-        Field(192, 16, 1),
-        *(Field(0, 16, 4), Field(128, 8, 4)),
-        *(Field(64, 16, 4), Field(160, 8, 4)),
+        *(Field(208, 1, 2), Field(192, 16, 1)),
+        *(
+            Field(start + 4 * j, 1, 4)
+            for half in range(2)
+            for j in range(8)
+            for start in (64 * half, 64 * half + 32, 128 + 32 * half)
+        ),
     ),
 }
 

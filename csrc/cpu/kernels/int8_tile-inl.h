@@ -15,7 +15,7 @@
 //             31496, or less 16 whole 32512; 6 bits less 32 in groups 32512. NaN and infinite
 //             scales give NaN or infinity, as the formula does
 // work        one tile of 16 outputs and 1, 2 or 4 rows a call; a lane owns an output
-// traffic     direct: the tile once, read as packed and prefetched 1 KiB ahead. Panel: 640 B or so
+// traffic     direct: the tile once, read as packed and prefetched 2 KiB ahead. Panel: 640 B or so
 //             for each 32 columns from L2, shared by 4 rows; bound by the multiply-add pipes
 // source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
 
@@ -29,7 +29,7 @@
 constexpr int64_t kBlockCols = 32;
 constexpr int kQuads = 8;
 constexpr int kWordBytes16 = 64;  // a word of each row
-constexpr int kPrefetchAhead = 1024;
+constexpr int kPrefetchAhead = 2048;
 
 // A run of `count` units of `unit` bytes at `offset` of a block in a file. kBits is a word whose
 // bit 4j + i becomes bit 8i + j, so that one shift brings the bits of a quad to their four bytes.
@@ -43,7 +43,16 @@ struct Field {
 constexpr int unit_bytes(Unit unit) { return unit == kBits ? 4 : unit; }
 
 template <int kCount>
-constexpr int tile_bytes_of(const Field (&fields)[kCount]) {
+struct Fields {
+  Field list[kCount];
+
+  constexpr Field& operator[](int i) { return list[i]; }
+  constexpr const Field* begin() const { return list; }
+  constexpr const Field* end() const { return list + kCount; }
+};
+
+template <int kCount>
+constexpr int tile_bytes_of(const Fields<kCount>& fields) {
   int sum = 0;
   for (const Field& field : fields) sum += field.count * unit_bytes(field.unit) * 16;
   return sum;
@@ -133,7 +142,8 @@ void decode_tile(const uint8_t* tile, int64_t k0, int64_t k1, float* panel) {
   });
 }
 
-// 1, 2 or 4 rows of activations at a block of 32 columns.
+// Rows of activations at a block of 32 columns; or one row at the next blocks, which then count as
+// rows: their codes, scales and sums lie 32, 1 and 1 further.
 struct Activations {
   const int8_t* q;
   const float* scale;
@@ -147,10 +157,16 @@ struct Activations {
         ldq(a.ldq),
         lds(a.lds) {}
 
-  PYVT_INLINE void next() {
-    q += kBlockCols;
-    ++scale;
-    ++sum;
+  PYVT_INLINE void skip(int num_blocks) {
+    q += num_blocks * kBlockCols;
+    scale += num_blocks;
+    sum += num_blocks;
+  }
+  PYVT_INLINE Activations across_blocks() const {
+    Activations spread = *this;
+    spread.ldq = kBlockCols;
+    spread.lds = 1;
+    return spread;
   }
 };
 
@@ -167,25 +183,28 @@ PYVT_INLINE void unsigned_dots(const View& view, const Activations& a, simd::Wor
   for (int part = 0; part < kParts; ++part) {
     simd::Dot sums[kRows];
     PYVT_UNROLL
-    for (int j = 0; j < kPartQuads; ++j) {
-      const simd::Words codes = view.quad(part * kPartQuads + j);
-      const int8_t* q = a.q + (part * kPartQuads + j) * 4;
+    for (int i = 0; i < kPartQuads; ++i) {
+      const int j = part * kPartQuads + i;
+      view.prefetch(j);
+      simd::Words codes;
       PYVT_UNROLL
       for (int m = 0; m < kRows; ++m) {
-        if (Format::kOffset == 0 && j == 0) {
-          sums[m] = simd::products(codes, q + m * a.ldq);
+        if (m == 0 || View::kIsAcrossBlocks) codes = view.quad(j, m);
+        const int8_t* q = a.q + m * a.ldq + j * 4;
+        if (Format::kOffset == 0 && i == 0) {
+          sums[m] = simd::products(codes, q);
           continue;
         }
-        if (j == 0) sums[m] = simd::start_at(terms.at(part, m));
-        simd::add_products(sums[m], codes, q + m * a.ldq);
+        if (i == 0) sums[m] = simd::start_at(terms.at(part, m));
+        simd::add_products(sums[m], codes, q);
       }
     }
     simd::Words factors;
-    if constexpr (Format::kHasFactors) factors = view.factors(part);
     PYVT_UNROLL
     for (int m = 0; m < kRows; ++m) {
       simd::Words dot;
       if constexpr (Format::kHasFactors) {
+        if (m == 0 || View::kIsAcrossBlocks) factors = view.factors(part, m);
         dot = simd::total(sums[m], factors);
       } else {
         dot = simd::total(sums[m]);
@@ -199,49 +218,65 @@ PYVT_INLINE void unsigned_dots(const View& view, const Activations& a, simd::Wor
   }
 }
 
-// Adds a block of 32 columns to the sums.
+// Adds 32 columns to the sums of kRows rows; or kRows blocks, in order, to those of one.
 template <class Format, int kRows, typename View, typename Sums>
 PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
   simd::Words dots[kRows];
   Format::template dots<kRows>(view, a, dots);
-  const simd::Floats scale = view.scale();
-  simd::Floats min;
-  if constexpr (Format::kHasMin) min = view.min();
+  simd::Floats scale, min;
   PYVT_UNROLL
   for (int m = 0; m < kRows; ++m) {
+    if (m == 0 || View::kIsAcrossBlocks) {
+      scale = view.scale(m);
+      if constexpr (Format::kHasMin) min = view.min(m);
+    }
+    const int to = View::kIsAcrossBlocks ? 0 : m;
     simd::Floats sum =
-        simd::fma(simd::to_floats(dots[m]), simd::mul(scale, a.scale[m * a.lds]), sums.get(m));
+        simd::fma(simd::to_floats(dots[m]), simd::mul(scale, a.scale[m * a.lds]), sums.get(to));
     if constexpr (Format::kHasMin) sum = simd::fma(min, a.sum[m * a.lds], sum);
-    sums.set(m, sum);
+    sums.set(to, sum);
   }
 }
 
-// 32 columns of a packed block.
-template <class Format>
+// 32 columns of a packed block; across blocks, row m meets the m-th 32 columns after them.
+template <class Format, bool kAcrossBlocks>
 struct PackedView {
-  static constexpr bool kIsPanel = false;
+  static constexpr bool kIsPanel = false, kIsAcrossBlocks = kAcrossBlocks;
+  static constexpr int kSubBytes = Format::kTileBlockBytes * kBlockCols / Format::kFileCols;
+  static constexpr int kLines = (kSubBytes * (kAcrossBlocks ? Format::kSharedSubs : 1) + 63) / 64;
   const typename Format::Block& block;
-  int sub;
+  int first;
 
-  PYVT_INLINE simd::Words quad(int j) const { return block.quad(sub, j); }
-  PYVT_INLINE simd::Floats scale() const { return block.scale(sub); }
-  PYVT_INLINE simd::Floats min() const { return block.min(sub); }
-  PYVT_INLINE simd::Words factors(int part) const { return block.factors(sub, part); }
+  // The j-th share of what lies ahead, so that loads are spread over the arithmetic.
+  PYVT_INLINE void prefetch(int j) const {
+    const uint8_t* ahead = block.p + first * kSubBytes + kPrefetchAhead;
+    PYVT_UNROLL
+    for (int line = kLines * j / kQuads; line < kLines * (j + 1) / kQuads; ++line) {
+      simd::prefetch_line(ahead + line * 64);
+    }
+  }
+
+  PYVT_INLINE int sub(int m) const { return kAcrossBlocks ? first + m : first; }
+  PYVT_INLINE simd::Words quad(int j, int m) const { return block.quad(sub(m), j); }
+  PYVT_INLINE simd::Floats scale(int m) const { return block.scale(sub(m)); }
+  PYVT_INLINE simd::Floats min(int m) const { return block.min(sub(m)); }
+  PYVT_INLINE simd::Words factors(int part, int m) const { return block.factors(sub(m), part); }
 };
 
 // 32 columns of a panel.
 template <class Format>
 struct PanelView {
-  static constexpr bool kIsPanel = true;
+  static constexpr bool kIsPanel = true, kIsAcrossBlocks = false;
   static constexpr int kScales = kQuads * kWordBytes16 * Format::kPanelWords;
   static constexpr int kExtra = kScales + kWordBytes16;
   static constexpr int kBytes = kExtra + kWordBytes16 * Format::kExtraWords;
   const uint8_t* p;
 
-  PYVT_INLINE simd::Words quad(int j) const { return simd::load_words(p + j * kWordBytes16); }
-  PYVT_INLINE simd::Floats scale() const { return simd::load_floats(p + kScales); }
-  PYVT_INLINE simd::Floats min() const { return simd::load_floats(p + kExtra); }
-  PYVT_INLINE simd::Words factors(int part) const {
+  PYVT_INLINE void prefetch(int) const {}
+  PYVT_INLINE simd::Words quad(int j, int) const { return simd::load_words(p + j * kWordBytes16); }
+  PYVT_INLINE simd::Floats scale(int) const { return simd::load_floats(p + kScales); }
+  PYVT_INLINE simd::Floats min(int) const { return simd::load_floats(p + kExtra); }
+  PYVT_INLINE simd::Words factors(int part, int) const {
     return simd::load_words(p + kExtra + part * kWordBytes16);
   }
 };
@@ -284,7 +319,8 @@ PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8R
                                 int64_t m0, float* out, int64_t ldo) {
   using Sums = simd::Kept<simd::Floats, kRows>;
   constexpr int kSubs = Format::kFileCols / kBlockCols;
-  constexpr int kSubBytes = Format::kTileBlockBytes / kSubs;
+  // One row meets all the 32 columns that share words at once, so that the tile is read in order.
+  constexpr int kStep = kRows == 1 ? Format::kSharedSubs : 1;
   simd::Floats memory[Sums::kMemory];
   Sums sums(memory);
   clear_sums<kRows>(sums);
@@ -293,10 +329,13 @@ PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8R
   for (; tile != end; tile += Format::kTileBlockBytes) {
     const typename Format::Block block(tile);
     PYVT_UNROLL
-    for (int sub = 0; sub < kSubs; ++sub) {
-      simd::prefetch_bytes(tile + sub * kSubBytes + kPrefetchAhead, kSubBytes);
-      add_block<Format, kRows>(PackedView<Format>{block, sub}, a, sums);
-      a.next();
+    for (int sub = 0; sub < kSubs; sub += kStep) {
+      if constexpr (kStep > 1) {
+        add_block<Format, kStep>(PackedView<Format, true>{block, sub}, a.across_blocks(), sums);
+      } else {
+        add_block<Format, kRows>(PackedView<Format, false>{block, sub}, a, sums);
+      }
+      a.skip(kStep);
     }
   }
   store_sums<kRows>(sums, out, ldo);
@@ -313,7 +352,7 @@ PYVT_KERNEL void panel_product(const uint8_t* panel, int64_t num_cols, const Q8R
   const uint8_t* end = panel + panel_bytes<Format>(num_cols);
   for (; panel != end; panel += PanelView<Format>::kBytes) {
     add_block<Format, kRows>(PanelView<Format>{panel}, a, sums);
-    a.next();
+    a.skip(1);
   }
   store_sums<kRows>(sums, out, ldo);
 }

@@ -1,10 +1,10 @@
 // what        Q4_K, Q5_K: value = (d · S) · q - dmin · M, with S and M of 6 bits for each 32
 // columns
 //             of 256; q of 4 or 5 bits
-// layout      tile block: [16] f16 d, [16] f16 dmin, [12][16] bytes of S and M as in the file, Q5_K
-//             [8 words][16 rows] of fifth bits, [4 pairs][8 words][16 rows] of the low four bits.
-//             A pair of sub-blocks shares its words: low halves are the even one; bit s of a fifth
-//             byte belongs to sub-block s
+// layout      tile block: [16] f16 d, [16] f16 dmin, [12][16] bytes of S and M as in the file, then
+//             [4 pairs][8 words][16 rows] of the low four bits. A pair of sub-blocks shares its
+//             words: low halves are the even one. Q5_K: [8 words] of fifth bits, in turn with those
+//             of the first pair; bit s of a fifth byte belongs to sub-block s
 // numerics    scale = d · S and min = -(dmin · M), rounded to f32
 // traffic     the 12 bytes stay packed in the tile: unpacking them takes about 16 vector steps for
 //             4096 weights; expanding them in memory (+2.8 %) gained nothing
@@ -35,41 +35,50 @@ struct SixBits {
   PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
 };
 
-// Quad j of a sub-block in [4 pairs][8 words][16 rows] of half bytes.
-PYVT_INLINE simd::Words paired_half_bytes(const uint8_t* p, int sub, int j) {
-  const simd::Words words = simd::load_words(p + (sub / 2 * kQuads + j) * kWordBytes16);
+// The quad of a sub-block in the word that it shares with its pair.
+PYVT_INLINE simd::Words paired_half_bytes(const uint8_t* p, int sub) {
+  const simd::Words words = simd::load_words(p);
   return simd::keep_bits(sub % 2 == 0 ? words : simd::shift_right(words, 4), 15);
 }
 
 struct Q4_K : UnsignedCodes<Q4_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 144, kTileBlockBytes = 2304;
-  static constexpr Field kFields[] = {
-      {0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}, {16, 32, kWord}};
-  static constexpr int kOffset = 0, kParts = 1, kExtraWords = 1;
+  static constexpr Fields<4> kFields = {
+      {{0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}, {16, 32, kWord}}};
+  static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 1, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block : SixBits {
     using SixBits::SixBits;
     PYVT_INLINE simd::Words quad(int sub, int j) const {
-      return paired_half_bytes(p + 256, sub, j);
+      return paired_half_bytes(p + 256 + (sub / 2 * kQuads + j) * kWordBytes16, sub);
     }
   };
 };
 
 struct Q5_K : UnsignedCodes<Q5_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 176, kTileBlockBytes = 2816;
-  static constexpr Field kFields[] = {
-      {0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}, {16, 8, kWord}, {48, 32, kWord}};
-  static constexpr int kOffset = 0, kParts = 2, kExtraWords = 1;
+  static constexpr Fields<20> kFields = [] {
+    Fields<20> fields = {{{0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}}};
+    for (int j = 0; j < 8; ++j) {
+      fields[3 + 2 * j] = {16 + 4 * j, 1, kWord};
+      fields[4 + 2 * j] = {48 + 4 * j, 1, kWord};
+    }
+    fields[19] = {80, 24, kWord};
+    return fields;
+  }();
+  static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 2, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block : SixBits {
     using SixBits::SixBits;
     PYVT_INLINE simd::Words quad(int sub, int j) const {
-      const simd::Words fifths = simd::load_words(p + 256 + j * kWordBytes16);
+      const simd::Words fifths = simd::load_words(p + 256 + 2 * j * kWordBytes16);
+      const int word = sub < 2 ? 2 * j + 1 : (sub / 2 + 1) * kQuads + j;
       const simd::Words moved =
           sub < 4 ? simd::shift_left(fifths, 4 - sub) : simd::shift_right(fifths, sub - 4);
-      return simd::either(paired_half_bytes(p + 768, sub, j), simd::keep_bits(moved, 16));
+      return simd::either(paired_half_bytes(p + 256 + word * kWordBytes16, sub),
+                          simd::keep_bits(moved, 16));
     }
   };
 };

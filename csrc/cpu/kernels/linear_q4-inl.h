@@ -10,8 +10,8 @@ PYVT_INLINE simd::Words half_bytes(const uint8_t* p, int j) {
 
 struct Q4_0 : UnsignedCodes<Q4_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 18, kTileBlockBytes = 288;
-  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 4, kWord}};
-  static constexpr int kOffset = 8, kParts = 1, kExtraWords = 0;
+  static constexpr Fields<2> kFields = {{{0, 1, kHalf}, {2, 4, kWord}}};
+  static constexpr int kOffset = 8, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
   static constexpr bool kHasMin = false, kHasFactors = false;
 
   struct Block {
@@ -26,8 +26,8 @@ struct Q4_0 : UnsignedCodes<Q4_0> {
 
 struct Q4_1 : UnsignedCodes<Q4_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 20, kTileBlockBytes = 320;
-  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kHalf}, {4, 4, kWord}};
-  static constexpr int kOffset = 0, kParts = 1, kExtraWords = 1;
+  static constexpr Fields<3> kFields = {{{0, 1, kHalf}, {2, 1, kHalf}, {4, 4, kWord}}};
+  static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 1, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block {

@@ -11,8 +11,8 @@ PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
 
 struct Q5_0 : UnsignedCodes<Q5_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 22, kTileBlockBytes = 352;
-  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kBits}, {6, 4, kWord}};
-  static constexpr int kOffset = 16, kParts = 1, kExtraWords = 0;
+  static constexpr Fields<3> kFields = {{{0, 1, kHalf}, {2, 1, kBits}, {6, 4, kWord}}};
+  static constexpr int kOffset = 16, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
   static constexpr bool kHasMin = false, kHasFactors = false;
 
   struct Block {
@@ -30,8 +30,9 @@ struct Q5_0 : UnsignedCodes<Q5_0> {
 
 struct Q5_1 : UnsignedCodes<Q5_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 24, kTileBlockBytes = 384;
-  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 1, kHalf}, {4, 1, kBits}, {8, 4, kWord}};
-  static constexpr int kOffset = 0, kParts = 2, kExtraWords = 1;
+  static constexpr Fields<4> kFields = {
+      {{0, 1, kHalf}, {2, 1, kHalf}, {4, 1, kBits}, {8, 4, kWord}}};
+  static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 2, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block {

@@ -8,8 +8,8 @@
 
 struct Q8_0 {
   static constexpr int kFileCols = 32, kFileBlockBytes = 34, kTileBlockBytes = 544;
-  static constexpr Field kFields[] = {{0, 1, kHalf}, {2, 8, kWord}};
-  static constexpr int kOffset = 0, kPanelWords = 2, kExtraWords = 1;
+  static constexpr Fields<2> kFields = {{{0, 1, kHalf}, {2, 8, kWord}}};
+  static constexpr int kOffset = 0, kSharedSubs = 1, kPanelWords = 2, kExtraWords = 1;
   static constexpr bool kHasMin = false, kHasFactors = false;
 
   struct Block {
@@ -28,19 +28,20 @@ struct Q8_0 {
     PYVT_UNROLL
     for (int m = 0; m < kRows; ++m) {
       if constexpr (View::kIsPanel) {
-        dots[m] = view.factors(0);
+        dots[m] = view.factors(0, 0);
       } else {
         dots[m] = simd::zero_words();
       }
     }
     PYVT_UNROLL
     for (int j = 0; j < kQuads; ++j) {
+      view.prefetch(j);
       const int8_t* q = a.q + j * 4;
       simd::SignedCodes codes;
       if constexpr (View::kIsPanel) {
-        codes = {view.quad(2 * j), view.quad(2 * j + 1)};
+        codes = {view.quad(2 * j, 0), view.quad(2 * j + 1, 0)};
       } else {
-        codes = simd::with_signs(view.quad(j));
+        codes = simd::with_signs(view.quad(j, 0));
       }
       PYVT_UNROLL
       for (int m = 0; m < kRows; ++m) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/simd/scalar.h"
 #include "pyvt/half.h"
 
 #define PYVT_INLINE inline
@@ -103,7 +104,7 @@ inline Floats fma(const Floats& a, float b, const Floats& c) {
   return each<Floats>([&](int r) { return std::fma(a.row[r], b, c.row[r]); });
 }
 
-inline void prefetch_bytes(const uint8_t*, int) {}
+inline void prefetch_line(const uint8_t*) {}
 
 // Values of kRows rows of activations.
 template <typename T, int kRows>
