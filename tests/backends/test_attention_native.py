@@ -46,7 +46,7 @@ SETTINGS: dict[str, Inputs] = {
     "narrow_window": {"window": 3},
     "soft_cap": {"soft_cap": 2.0},
 }
-SEQ_LEN = 333
+SEQ_LEN = 200
 
 
 @pytest.fixture(params=ISAS, autouse=True)
@@ -105,7 +105,7 @@ def test_a_token_has_the_same_bits_decoded_and_prefilled(
 
     prefilled = _attend(whole, **settings)
 
-    for position in (0, 1, 62, 63, 64, 65, 127, 128, 200, SEQ_LEN - 1):
+    for position in (0, 1, 62, 63, 64, 65, 127, 128, SEQ_LEN - 1):
         decoded = _attend(_part(whole, 0, position, position + 1), **settings)
         assert _bits(decoded[0]) == _bits(prefilled[position]), position
 
