@@ -10,9 +10,6 @@ constexpr int kAttnTile = 64;
 // Keys are read in groups, so pointers up to the next multiple of this must be readable.
 constexpr int kAttnKeyGroup = 4;
 
-// Rows of keys or values that a kernel may prefetch ahead of the one it reads.
-constexpr int kAttnAhead = 16;
-
 struct AttnTile {
   int64_t head_dim;
   int num_rows;
@@ -23,10 +20,13 @@ struct AttnTile {
   int64_t row_stride;  // of q and sums: head_dim rounded up to whole vectors
   const int* first;    // [num_rows] keys that a row sees: [first, last), at least one
   const int* last;
-  // [kAttnTile + num_ahead] where each key lies; those behind the tile are only prefetched.
-  const void* const* keys;
-  const void* const* values;
-  int num_ahead;  // rows to prefetch ahead, 0 for what is in the cache already
+  const void* const* keys;    // [kAttnTile] where each key lies
+  const void* const* values;  // [kAttnTile]
+
+  // What is read next, to prefetch on the way: num_ahead runs of ahead_lines cache lines.
+  const void* const* ahead;
+  int num_ahead;
+  int ahead_lines;
 
   float* scores;  // [num_rows, kAttnTile] scratch
   float* sums;    // [num_rows, row_stride] out: Σ exp(score − top) · value

@@ -14,13 +14,28 @@
 //             once for all rows, then compute bound (12 FMA for 7 loads)
 // source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
 
-template <typename T>
-inline void prefetch_row(const T* row, int64_t num_dims) {
-  const char* at = reinterpret_cast<const char*>(row);
-  for (int64_t i = 0; i < num_dims * static_cast<int64_t>(sizeof(T)); i += 64) {
-    __builtin_prefetch(at + i);
+// Prefetches what a tile names as next, a few cache lines at a time, into the second level.
+class Prefetcher {
+ public:
+  explicit Prefetcher(const AttnTile& tile)
+      : runs_(tile.ahead), end_(tile.ahead + tile.num_ahead), lines_(tile.ahead_lines) {}
+
+  void advance(int num_lines) {
+    for (; num_lines > 0 && runs_ != end_; --num_lines) {
+      __builtin_prefetch(static_cast<const char*>(*runs_) + line_ * 64, 0, 2);
+      if (++line_ == lines_) {
+        line_ = 0;
+        ++runs_;
+      }
+    }
   }
-}
+
+ private:
+  const void* const* runs_;
+  const void* const* end_;
+  int lines_;
+  int line_ = 0;
+};
 
 // Scores of kRows rows against kAttnKeyGroup keys.
 template <int kRows, typename T>
@@ -56,7 +71,7 @@ inline void score_group(float* scores, const float* q, int64_t q_stride, const T
 // Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums.
 template <int kRows, int kVectors, typename T>
 inline void value_group(float* sums, int64_t stride, const float* weights, const T* const* values,
-                        int64_t d, int first, int last, int num_ahead, int64_t head_dim) {
+                        int64_t d, int first, int last, Prefetcher* ahead, int pace) {
   simd::Vec acc[kRows][kVectors];
   for (auto& row : acc) {
     for (simd::Vec& sum : row) sum = simd::zero();
@@ -64,7 +79,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
   for (int j = first; j < last; ++j) {
     simd::Vec weight[kRows];
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
-    if (num_ahead > 0) prefetch_row(values[j + num_ahead], head_dim);
+    if (ahead != nullptr) ahead->advance(pace);
     const T* value = values[j] + d;
     for (int v = 0; v < kVectors; ++v) {
       const simd::Vec x = simd::load(value + v * simd::kLanes);
@@ -130,12 +145,12 @@ inline int rows_together(int num_left) {
 }
 
 template <typename T>
-void score_rows(const AttnTile& tile, int begin_key, int end_key) {
+void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ahead) {
   const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
+  // Half of what is ahead goes with the scores of a whole tile.
+  const int pace = tile.num_ahead * tile.ahead_lines * kAttnKeyGroup / (2 * kAttnTile) + 1;
   for (int key = begin_key; key < end_key; key += kAttnKeyGroup) {
-    for (int k = 0; tile.num_ahead > 0 && k < kAttnKeyGroup; ++k) {
-      prefetch_row(keys[key + tile.num_ahead + k], tile.head_dim);
-    }
+    ahead->advance(pace);
     for (int row = 0; row < tile.num_rows;) {
       const int together = rows_together(tile.num_rows - row);
       float* scores = tile.scores + row * kAttnTile + key;
@@ -155,10 +170,13 @@ void score_rows(const AttnTile& tile, int begin_key, int end_key) {
 // The sums of rows [row, end), which see the same keys, in kVectors vectors from dim d on; none
 // stands for the masked tail.
 template <int kVectors, typename T>
-void value_rows(const AttnTile& tile, int row, int end, int64_t d) {
+void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* ahead) {
   const T* const* values = reinterpret_cast<const T* const*>(tile.values);
   const int first = tile.first[row], last = tile.last[row];
   const int num_dims = static_cast<int>(tile.head_dim - d);
+  const int pace = tile.num_ahead * tile.ahead_lines * 4 * simd::kLanes /
+                       static_cast<int>(2 * kAttnTile * tile.head_dim) +
+                   1;
   while (row < end) {
     const int together = rows_together(end - row);
     float* sums = tile.sums + row * tile.row_stride;
@@ -169,7 +187,7 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d) {
         value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
       } else {
         value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last,
-                                     d == 0 && row == 0 ? tile.num_ahead : 0, tile.head_dim);
+                                     kVectors == 4 && row == 0 ? ahead : nullptr, pace);
       }
     };
     if (together == 3) {
@@ -184,14 +202,14 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d) {
 }
 
 template <int kVectors, typename T>
-void value_column(const AttnTile& tile, int64_t d) {
+void value_column(const AttnTile& tile, int64_t d, Prefetcher* ahead) {
   for (int row = 0; row < tile.num_rows;) {
     int end = row + 1;
     while (end < tile.num_rows && tile.first[end] == tile.first[row] &&
            tile.last[end] == tile.last[row]) {
       ++end;
     }
-    value_rows<kVectors, T>(tile, row, end, d);
+    value_rows<kVectors, T>(tile, row, end, d, ahead);
     row = end;
   }
 }
@@ -203,15 +221,18 @@ void attend_tile(const AttnTile& tile) {
     begin_key = tile.first[row] < begin_key ? tile.first[row] : begin_key;
     end_key = tile.last[row] > end_key ? tile.last[row] : end_key;
   }
-  score_rows<T>(tile, begin_key / kAttnKeyGroup * kAttnKeyGroup, end_key);
+  Prefetcher ahead(tile);
+  score_rows<T>(tile, begin_key / kAttnKeyGroup * kAttnKeyGroup, end_key, &ahead);
   for (int row = 0; row < tile.num_rows; ++row) {
     softmax_tile_row(tile.scores + row * kAttnTile, tile.first[row], tile.last[row], tile.scale,
                      tile.soft_cap, tile.tops + row, tile.totals + row);
   }
   int64_t d = 0;
-  for (; d + 4 * simd::kLanes <= tile.head_dim; d += 4 * simd::kLanes) value_column<4, T>(tile, d);
-  for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d);
-  if (d < tile.head_dim) value_column<0, T>(tile, d);
+  for (; d + 4 * simd::kLanes <= tile.head_dim; d += 4 * simd::kLanes) {
+    value_column<4, T>(tile, d, &ahead);
+  }
+  for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
+  if (d < tile.head_dim) value_column<0, T>(tile, d, &ahead);
 }
 
 inline void fold_tile(const AttnState& state, const AttnState& tile, int num_rows,

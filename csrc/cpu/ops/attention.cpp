@@ -1,10 +1,11 @@
 // Launchers of the attention family.
 //
-// The queries of a request are cut into blocks of tokens; a block meets one KV head, so that the
-// query heads of that group share what is loaded. A block walks its tiles of keys in order. Where
-// there are few blocks, a block's tiles are dealt out in parts: the result of every tile is kept,
-// and the thread that ends the last part folds them in the same order. So neither the cut of
-// blocks, nor that of parts, nor the thread that runs them changes a bit.
+// The queries of a request are cut into blocks of tokens. Many queries meet one KV head a block, so
+// that they share what is loaded; few meet all KV heads, so that memory is read in the order in
+// which it lies. A block walks its tiles of keys in order. Where there are few blocks, a block's
+// tiles are dealt out in parts: the result of every tile is kept, and the thread that ends the last
+// part folds them in the same order. So neither the cut of blocks, nor that of parts, nor the
+// thread that runs them changes a bit.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -27,34 +28,45 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 
 constexpr int64_t kBlockRows = 48;  // query rows of a block, about
 constexpr int64_t kBlockTokens = 32;
-// Up to this many rows keys and values are read as they lie; more rows share a widened copy.
+// Up to this many rows of a KV head, keys and values are read as they lie; more rows share a
+// widened copy.
 constexpr int64_t kDirectRows = 8;
+// Keys and values of a tile, of all KV heads that go together: this tile and the next one share the
+// second-level cache.
+constexpr int64_t kTileBytes = 256 << 10;
 constexpr int64_t kPartsPerThread = 4;
-constexpr int64_t kSerialProducts = 1 << 17;           // below, waking a thread costs more
-constexpr int64_t kMaxStateBytes = int64_t{64} << 20;  // of tiles kept for folding
+constexpr int64_t kSerialProducts = 1 << 17;            // below, waking a thread costs more
+constexpr int64_t kMaxStateFloats = int64_t{16} << 20;  // of tiles kept for folding
 constexpr int kWorkSlot = 1;
 constexpr int kStateSlot = 2;
-// Pointers of a tile and of what is prefetched behind it.
-constexpr int64_t kPointers = kAttnTile + round_up(kAttnAhead, kAttnKeyGroup);
 constexpr int64_t kEverything = std::numeric_limits<int64_t>::max() / 2;
 
-// Queries [token, token + num_tokens) against one KV head.
+// Queries [token, token + num_tokens) against the KV heads from kv_head on. Its rows are numbered
+// by KV head, then token, then query head of the group.
 struct Block {
   int64_t request;
   int64_t kv_head;
+  int64_t num_kv_heads;
   int64_t token;
   int64_t num_tokens;
   int64_t position;  // of the first query
   int64_t tile_begin;
   int64_t tile_end;
-  float* states;  // a state for each tile, null where the block is one part
-  std::atomic<int>* num_parts_left;
+  bool is_cut;    // into parts; then
+  float* states;  // a state for each tile
+  std::atomic<int64_t>* num_parts_left;
 };
 
 struct Part {
   const Block* block;
   int64_t tile_begin;
   int64_t tile_end;
+};
+
+// A query row: its token and its head.
+struct Place {
+  int64_t token;
+  int64_t head;
 };
 
 struct Range {
@@ -72,6 +84,7 @@ struct Work {
   int* last;
   const void** keys;
   const void** values;
+  const void** ahead;
   float* key_panel;
   float* value_panel;
 };
@@ -89,11 +102,13 @@ class Attention {
   void check_request(int64_t request, int64_t seq_len, int64_t num_queries) const;
   void plan();
   void add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len);
-  void deal(int64_t num_tiles);
+  void deal(int64_t num_row_tiles);
 
   int64_t first_key(int64_t position) const { return std::max<int64_t>(0, position - window_ + 1); }
+  int64_t rows_of_head(const Block& block) const { return block.num_tokens * group_; }
+  int64_t num_rows(const Block& block) const { return block.num_kv_heads * rows_of_head(block); }
   int64_t state_floats(const Block& block) const {
-    return round_up(block.num_tokens * group_ * (row_stride_ + 2), 16);
+    return round_up(num_rows(block) * (row_stride_ + 2), 16);
   }
   int64_t block_id(int64_t request, int64_t entry) const;
   AttnState state_of(const Block& block, int64_t tile) const;
@@ -101,11 +116,17 @@ class Attention {
 
   Work work() const;
   void run_part(const Part& part) const;
-  void attend(const Block& block, int64_t tile, Range tokens, const AttnState& into,
+  void attend(const Part& part, int64_t tile, int64_t head, Range tokens, const AttnState& into,
               const Work& work) const;
-  void point(const Block& block, int64_t tile, int64_t begin, int64_t end, const Work& work) const;
+  void point(const Block& block, int64_t head, int64_t tile, int64_t begin, int64_t end,
+             const Work& work) const;
+  void point_ahead(const Part& part, int64_t tile, int64_t head, const Work& work,
+                   AttnTile* args) const;
   void widen(int64_t begin, int64_t end, const Work& work) const;
-  void fold(Range tokens, const AttnState& from, const AttnState& into) const;
+  void fold(const Block& block, Range tokens, const AttnState& from, const AttnState& into) const;
+  Place place_of(const Block& block, int64_t row) const;
+  const char* entry(const TensorView& cache, int64_t request, int64_t position,
+                    int64_t kv_head) const;
   void finish(const Block& block, const AttnState& state) const;
 
   static constexpr const char* kOp = "paged_attention";
@@ -118,8 +139,9 @@ class Attention {
   int of_q_, of_cache_;
   std::vector<Block> blocks_;
   std::vector<Part> parts_;
-  std::vector<std::atomic<int>> counters_;
+  std::vector<std::atomic<int64_t>> counters_;
   int64_t num_products_ = 0;
+  int64_t max_rows_ = 0;  // of a block
 };
 
 Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
@@ -205,17 +227,17 @@ void Attention::plan() {
   for (int64_t r = 0; r < num_requests; ++r) {
     add_blocks(r, cu_seqlens_[r], cu_seqlens_[r + 1], seq_lens_[r]);
   }
-  int64_t num_tiles = 0;
+  int64_t num_row_tiles = 0;
   for (const Block& block : blocks_) {
-    num_tiles += block.tile_end - block.tile_begin;
-    num_products_ +=
-        (block.tile_end - block.tile_begin) * kAttnTile * block.num_tokens * group_ * head_dim_ * 2;
+    num_row_tiles += (block.tile_end - block.tile_begin) * num_rows(block);
+    max_rows_ = std::max(max_rows_, num_rows(block));
   }
+  num_products_ = num_row_tiles * kAttnTile * head_dim_ * 2;
   // The longest first, so that the last ones to be claimed are short.
-  std::stable_sort(blocks_.begin(), blocks_.end(), [](const Block& a, const Block& b) {
-    return (a.tile_end - a.tile_begin) * a.num_tokens > (b.tile_end - b.tile_begin) * b.num_tokens;
+  std::stable_sort(blocks_.begin(), blocks_.end(), [this](const Block& a, const Block& b) {
+    return (a.tile_end - a.tile_begin) * num_rows(a) > (b.tile_end - b.tile_begin) * num_rows(b);
   });
-  deal(num_tiles);
+  deal(num_row_tiles);
 }
 
 void Attention::add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len) {
@@ -227,40 +249,44 @@ void Attention::add_blocks(int64_t request, int64_t begin, int64_t end, int64_t 
     block.position = seq_len - end + token;
     block.tile_begin = first_key(block.position) / kAttnTile;
     block.tile_end = (block.position + block.num_tokens - 1) / kAttnTile + 1;
-    for (block.kv_head = 0; block.kv_head < k_cache_.shape[2]; ++block.kv_head) {
+    const int64_t num_kv_heads = k_cache_.shape[2];
+    const int64_t tile_bytes = 2 * kAttnTile * head_dim_ * item_bytes(k_cache_.dtype);
+    const int64_t together =
+        rows_of_head(block) > kDirectRows ? 1 : std::max<int64_t>(1, kTileBytes / (tile_bytes + 1));
+    for (; block.kv_head < num_kv_heads; block.kv_head += together) {
+      block.num_kv_heads = std::min(together, num_kv_heads - block.kv_head);
       blocks_.push_back(block);
     }
   }
 }
 
-// Cuts the blocks into parts where whole blocks are too few to keep the threads busy.
-void Attention::deal(int64_t num_tiles) {
-  const int64_t num_blocks = static_cast<int64_t>(blocks_.size());
-  const int64_t wanted = kPartsPerThread * num_threads();
+// Cuts the blocks that would keep one thread busy while the others wait into parts.
+void Attention::deal(int64_t num_row_tiles) {
   const bool is_serial = num_threads() == 1 || num_products_ < kSerialProducts;
-  int64_t length = num_tiles;
-  if (!is_serial && num_blocks < wanted) length = std::max<int64_t>(1, num_tiles / wanted);
-  int64_t floats = 0;
-  int num_cut = 0;
-  for (const Block& block : blocks_) {
-    if (block.tile_end - block.tile_begin <= length) continue;
-    floats += (block.tile_end - block.tile_begin) * state_floats(block);
+  const int64_t share =
+      is_serial ? num_row_tiles : num_row_tiles / (kPartsPerThread * num_threads());
+  const auto tiles_of = [](const Block& block) { return block.tile_end - block.tile_begin; };
+  const auto length_of = [&](const Block& block) {
+    return std::max<int64_t>(1, share / num_rows(block));
+  };
+  int64_t floats = 0, num_cut = 0;
+  for (Block& block : blocks_) {
+    const int64_t of_block = tiles_of(block) * state_floats(block);
+    block.is_cut = tiles_of(block) > length_of(block) && floats + of_block <= kMaxStateFloats;
+    if (!block.is_cut) continue;
+    floats += of_block;
     ++num_cut;
   }
-  if (floats * 4 > kMaxStateBytes) {
-    length = num_tiles;
-    num_cut = 0;
-  }
-  counters_ = std::vector<std::atomic<int>>(static_cast<size_t>(num_cut));
+  counters_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(num_cut));
   float* states = num_cut == 0 ? nullptr : scratch<float>(kStateSlot, floats);
-  num_cut = 0;
+  std::atomic<int64_t>* counter = counters_.data();
   for (Block& block : blocks_) {
-    const int64_t tiles = block.tile_end - block.tile_begin;
-    if (tiles > length) {
+    const int64_t length = block.is_cut ? length_of(block) : tiles_of(block);
+    if (block.is_cut) {
       block.states = states;
-      states += tiles * state_floats(block);
-      block.num_parts_left = &counters_[num_cut++];
-      block.num_parts_left->store(static_cast<int>((tiles + length - 1) / length));
+      states += tiles_of(block) * state_floats(block);
+      block.num_parts_left = counter++;
+      block.num_parts_left->store((tiles_of(block) + length - 1) / length);
     }
     for (int64_t tile = block.tile_begin; tile < block.tile_end; tile += length) {
       parts_.push_back({&block, tile, std::min(tile + length, block.tile_end)});
@@ -287,7 +313,7 @@ void Attention::run() {
 
 // One buffer of the thread, cut into what a part needs.
 Work Attention::work() const {
-  const int64_t rows = tokens_per_block_ * group_;
+  const int64_t rows = max_rows_;
   int64_t size = 0;
   const auto place = [&](int64_t bytes) {
     const int64_t at = size;
@@ -300,7 +326,8 @@ Work Attention::work() const {
   const int64_t tile_tops = place(rows * 4), tile_totals = place(rows * 4);
   const int64_t tops = place(rows * 4), totals = place(rows * 4);
   const int64_t first = place(rows * 4), last = place(rows * 4);
-  const int64_t keys = place(kPointers * 8), values = place(kPointers * 8);
+  const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
+  const int64_t ahead = place(2 * kAttnTile * 8);
   const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
   char* base = scratch<char>(kWorkSlot, size);
   const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(base + at); };
@@ -313,6 +340,7 @@ Work Attention::work() const {
   work.last = reinterpret_cast<int*>(base + last);
   work.keys = reinterpret_cast<const void**>(base + keys);
   work.values = reinterpret_cast<const void**>(base + values);
+  work.ahead = reinterpret_cast<const void**>(base + ahead);
   work.key_panel = floats(key_panel);
   work.value_panel = floats(value_panel);
   return work;
@@ -327,7 +355,7 @@ void clear(const AttnState& state, int64_t num_rows, int64_t row_stride) {
 
 AttnState Attention::state_of(const Block& block, int64_t tile) const {
   float* at = block.states + (tile - block.tile_begin) * state_floats(block);
-  const int64_t rows = block.num_tokens * group_;
+  const int64_t rows = num_rows(block);
   return {at, at + rows * row_stride_, at + rows * (row_stride_ + 1)};
 }
 
@@ -340,40 +368,47 @@ Range Attention::visible_tokens(const Block& block, int64_t tile) const {
   return {begin, stop};
 }
 
+Place Attention::place_of(const Block& block, int64_t row) const {
+  const int64_t of_head = row % rows_of_head(block);
+  return {block.token + of_head / group_,
+          (block.kv_head + row / rows_of_head(block)) * group_ + of_head % group_};
+}
+
 void Attention::run_part(const Part& part) const {
   const Block& block = *part.block;
   const Work work = this->work();
-  const int64_t num_rows = block.num_tokens * group_;
   const int64_t item = item_bytes(q_.dtype);
   const auto widen_row = table_.cast[of_q_][0];
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const int64_t token = block.token + row / group_, head = block.kv_head * group_ + row % group_;
-    const char* from =
-        static_cast<const char*>(q_.data) + (token * q_.stride[0] + head * q_.stride[1]) * item;
+  for (int64_t row = 0; row < num_rows(block); ++row) {
+    const Place place = place_of(block, row);
+    const int64_t offset = place.token * q_.stride[0] + place.head * q_.stride[1];
     float* to = work.q + row * row_stride_;
-    widen_row(to, from, 0, head_dim_);
+    widen_row(to, static_cast<const char*>(q_.data) + offset * item, 0, head_dim_);
     std::fill(to + head_dim_, to + row_stride_, 0.0f);
   }
-  const bool is_whole = block.states == nullptr;
-  if (is_whole) clear(work.state, num_rows, row_stride_);
+  if (!block.is_cut) clear(work.state, num_rows(block), row_stride_);
   for (int64_t tile = part.tile_begin; tile < part.tile_end; ++tile) {
     const Range tokens = visible_tokens(block, tile);
-    const AttnState into = is_whole ? work.tile : state_of(block, tile);
-    attend(block, tile, tokens, into, work);
-    if (is_whole) fold(tokens, into, work.state);
+    const AttnState into = block.is_cut ? state_of(block, tile) : work.tile;
+    for (int64_t head = 0; head < block.num_kv_heads; ++head) {
+      attend(part, tile, head, tokens, into, work);
+    }
+    if (!block.is_cut) fold(block, tokens, into, work.state);
   }
-  if (!is_whole) {
+  if (block.is_cut) {
     if (block.num_parts_left->fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    clear(work.state, num_rows, row_stride_);
+    clear(work.state, num_rows(block), row_stride_);
     for (int64_t tile = block.tile_begin; tile < block.tile_end; ++tile) {
-      fold(visible_tokens(block, tile), state_of(block, tile), work.state);
+      fold(block, visible_tokens(block, tile), state_of(block, tile), work.state);
     }
   }
   finish(block, work.state);
 }
 
-void Attention::attend(const Block& block, int64_t tile, Range tokens, const AttnState& into,
-                       const Work& work) const {
+// One tile of keys of the block's KV head `head` against the rows of these tokens.
+void Attention::attend(const Part& part, int64_t tile, int64_t head, Range tokens,
+                       const AttnState& into, const Work& work) const {
+  const Block& block = *part.block;
   const int64_t start = tile * kAttnTile;
   int64_t begin = kAttnTile, end = 0;
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
@@ -387,65 +422,87 @@ void Attention::attend(const Block& block, int64_t tile, Range tokens, const Att
       work.last[row] = static_cast<int>(last);
     }
   }
-  point(block, tile, begin, end, work);
-  const int64_t row = tokens.begin * group_, num_rows = (tokens.end - tokens.begin) * group_;
-  int of_keys = of_cache_, num_ahead = kAttnAhead;
-  if (of_cache_ != 0 && num_rows > kDirectRows) {
-    widen(begin, end, work);
-    of_keys = 0;
-    num_ahead = 0;
-  }
+  point(block, block.kv_head + head, tile, begin, end, work);
+  const int64_t of_head = tokens.begin * group_, row = head * rows_of_head(block) + of_head;
   AttnTile args{};
   args.head_dim = head_dim_;
-  args.num_rows = static_cast<int>(num_rows);
+  args.num_rows = static_cast<int>((tokens.end - tokens.begin) * group_);
   args.scale = scale_;
   args.soft_cap = soft_cap_;
   args.q = work.q + row * row_stride_;
   args.row_stride = row_stride_;
-  args.first = work.first + row;
-  args.last = work.last + row;
+  args.first = work.first + of_head;
+  args.last = work.last + of_head;
   args.keys = work.keys;
   args.values = work.values;
-  args.num_ahead = num_ahead;
   args.scores = work.scores;
   args.sums = into.sums + row * row_stride_;
   args.tops = into.tops + row;
   args.totals = into.totals + row;
-  table_.attend_tile[of_keys](args);
+  const bool is_widened = of_cache_ != 0 && args.num_rows > kDirectRows;
+  if (is_widened) widen(begin, end, work);
+  if (args.num_rows <= kDirectRows) point_ahead(part, tile, head, work, &args);
+  table_.attend_tile[is_widened ? 0 : of_cache_](args);
 }
 
-// Points at the keys and values [begin, end) of a tile and at those to prefetch behind it. The rest
-// of a group of keys, and what is behind the block's last key, repeats a neighbour.
-void Attention::point(const Block& block, int64_t tile, int64_t begin, int64_t end,
+// Where the key or value of a cached token lies.
+const char* Attention::entry(const TensorView& cache, int64_t request, int64_t position,
+                             int64_t kv_head) const {
+  const int64_t id = block_id(request, position / cache.shape[1]);
+  const int64_t offset = id * cache.stride[0] + position % cache.shape[1] * cache.stride[1] +
+                         kv_head * cache.stride[2];
+  return static_cast<const char*>(cache.data) + offset * item_bytes(cache.dtype);
+}
+
+// Repeats a neighbour in the rest of a group of keys.
+void fill_group(const void** keys, int64_t begin, int64_t end) {
+  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) keys[j] = keys[begin];
+  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) keys[j] = keys[end - 1];
+}
+
+// Points at the keys and values [begin, end) of a tile.
+void Attention::point(const Block& block, int64_t kv_head, int64_t tile, int64_t begin, int64_t end,
                       const Work& work) const {
   const int64_t block_size = k_cache_.shape[1], item = item_bytes(k_cache_.dtype);
   const int64_t k_step = k_cache_.stride[1] * item, v_step = v_cache_.stride[1] * item;
-  const int64_t start = tile * kAttnTile;
-  const int64_t last = block.position + block.num_tokens - start;
-  const int64_t pointed = end == kAttnTile ? std::min(last, kPointers) : end;
-  for (int64_t j = begin; j < pointed;) {
-    const int64_t position = start + j, offset = position % block_size;
-    const int64_t id = block_id(block.request, position / block_size);
-    const auto place = [&](const TensorView& cache) {
-      return static_cast<const char*>(cache.data) +
-             (id * cache.stride[0] + offset * cache.stride[1] + block.kv_head * cache.stride[2]) *
-                 item;
-    };
-    const char* key = place(k_cache_);
-    const char* value = place(v_cache_);
-    const int64_t stop = std::min(pointed, j + block_size - offset);
+  for (int64_t j = begin; j < end;) {
+    const int64_t position = tile * kAttnTile + j;
+    const char* key = entry(k_cache_, block.request, position, kv_head);
+    const char* value = entry(v_cache_, block.request, position, kv_head);
+    const int64_t stop = std::min(end, j + block_size - position % block_size);
     for (; j < stop; ++j, key += k_step, value += v_step) {
       work.keys[j] = key;
       work.values[j] = value;
     }
   }
-  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) {
-    work.keys[j] = work.keys[begin];
+  fill_group(work.keys, begin, end);
+}
+
+// Names what is read after this tile. Where the heads of a token lie side by side, every head of
+// this tile takes a share of the next tile's tokens with all their heads, so that memory is read
+// in the order in which it lies; else every head takes its own keys and values.
+void Attention::point_ahead(const Part& part, int64_t tile, int64_t head, const Work& work,
+                            AttnTile* args) const {
+  const Block& block = *part.block;
+  const int64_t start = (tile + 1) * kAttnTile;
+  const int64_t end = std::min(start + kAttnTile, block.position + block.num_tokens);
+  if (tile + 1 >= part.tile_end) return;
+  const int64_t num_heads = block.num_kv_heads, num_tokens = end - start;
+  const bool is_side_by_side = k_cache_.stride[2] == head_dim_ && v_cache_.stride[2] == head_dim_;
+  const Range tokens = is_side_by_side ? Range{start + num_tokens * head / num_heads,
+                                               start + num_tokens * (head + 1) / num_heads}
+                                       : Range{start, end};
+  const int64_t first_head = block.kv_head + (is_side_by_side ? 0 : head);
+  const int64_t num_bytes =
+      (is_side_by_side ? num_heads : 1) * head_dim_ * item_bytes(k_cache_.dtype);
+  int num_runs = 0;
+  for (int64_t position = tokens.begin; position < tokens.end; ++position) {
+    work.ahead[num_runs++] = entry(k_cache_, block.request, position, first_head);
+    work.ahead[num_runs++] = entry(v_cache_, block.request, position, first_head);
   }
-  for (int64_t j = pointed; j < kPointers; ++j) {
-    work.keys[j] = work.keys[pointed - 1];
-    work.values[j] = work.values[pointed - 1];
-  }
+  args->ahead = work.ahead;
+  args->num_ahead = num_runs;
+  args->ahead_lines = static_cast<int>((num_bytes + 63) / 64);
 }
 
 // Copies the keys and values into f32 panels and points at these.
@@ -454,37 +511,36 @@ void Attention::widen(int64_t begin, int64_t end, const Work& work) const {
   for (int64_t j = begin; j < end; ++j) {
     float* key = work.key_panel + j * row_stride_;
     float* value = work.value_panel + j * row_stride_;
-    __builtin_prefetch(work.keys[j + kAttnAhead]);
-    __builtin_prefetch(work.values[j + kAttnAhead]);
     kernel(key, work.keys[j], 0, head_dim_);
     kernel(value, work.values[j], 0, head_dim_);
     work.keys[j] = key;
     work.values[j] = value;
   }
-  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) {
-    work.keys[j] = work.keys[begin];
-  }
-  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) work.keys[j] = work.keys[end - 1];
+  fill_group(work.keys, begin, end);
 }
 
-void Attention::fold(Range tokens, const AttnState& from, const AttnState& into) const {
-  const int64_t row = tokens.begin * group_, num_rows = (tokens.end - tokens.begin) * group_;
-  const auto at = [&](const AttnState& state) {
-    return AttnState{state.sums + row * row_stride_, state.tops + row, state.totals + row};
-  };
-  table_.fold_tile(at(into), at(from), static_cast<int>(num_rows), row_stride_);
+void Attention::fold(const Block& block, Range tokens, const AttnState& from,
+                     const AttnState& into) const {
+  const int64_t count = (tokens.end - tokens.begin) * group_;
+  for (int64_t head = 0; head < block.num_kv_heads; ++head) {
+    const int64_t row = head * rows_of_head(block) + tokens.begin * group_;
+    const auto at = [&](const AttnState& state) {
+      return AttnState{state.sums + row * row_stride_, state.tops + row, state.totals + row};
+    };
+    table_.fold_tile(at(into), at(from), static_cast<int>(count), row_stride_);
+  }
 }
 
 void Attention::finish(const Block& block, const AttnState& state) const {
   const int64_t item = item_bytes(out_.dtype);
-  for (int64_t row = 0; row < block.num_tokens * group_; ++row) {
-    const int64_t token = block.token + row / group_, head = block.kv_head * group_ + row % group_;
+  for (int64_t row = 0; row < num_rows(block); ++row) {
+    const Place place = place_of(block, row);
+    const int64_t offset = place.token * out_.stride[0] + place.head * out_.stride[1];
     const float total = state.totals[row];
-    char* to =
-        static_cast<char*>(out_.data) + (token * out_.stride[0] + head * out_.stride[1]) * item;
-    table_.divide_row[of_q_](to, state.sums + row * row_stride_, total, head_dim_);
+    table_.divide_row[of_q_](static_cast<char*>(out_.data) + offset * item,
+                             state.sums + row * row_stride_, total, head_dim_);
     if (!lse_.has_value()) continue;
-    lse_.as<float>()[token * lse_.stride[0] + head * lse_.stride[1]] =
+    lse_.as<float>()[place.token * lse_.stride[0] + place.head * lse_.stride[1]] =
         total > 0 ? state.tops[row] + std::log(total) : std::numeric_limits<float>::quiet_NaN();
   }
 }

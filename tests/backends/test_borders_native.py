@@ -1,0 +1,144 @@
+"""Native ops called without the checks of the public op, as a recorded step calls them.
+
+Whatever would touch memory that is not the call's own is a typed error.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pyvt import backends, ops
+from pyvt.dispatch import use_backend
+from pyvt.errors import KernelError
+from pyvt.tensor.dtype import DTYPES
+from pyvt.testing.random_blocks import random_weight
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(
+        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
+    ),
+]
+
+if backends.why_not("cpu") is None:
+    from pyvt.backends.cpu import _native
+
+F32, I64 = np.float32, np.int64
+
+
+def _f(*shape: int, dtype: Any = F32) -> Any:
+    return np.zeros(shape, dtype)
+
+
+def _i(*values: Any, dtype: Any = I64) -> Any:
+    return np.array(values, dtype)
+
+
+CACHE = (3, 4, 2, 8)
+BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "id_too_large": ("embedding", (_f(2, 8), _i(0, 5), _f(5, 8))),
+    "id_negative": ("embedding", (_f(2, 8), _i(0, -1), _f(5, 8))),
+    "output_too_narrow": ("embedding", (_f(2, 7), _i(0, 1), _f(5, 8))),
+    "output_too_short": ("embedding", (_f(1, 8), _i(0, 1), _f(5, 8))),
+    "quant_id": ("quant_embedding", (_f(1, 32), _i(4), _f(4, 18, dtype=np.uint8), 2, 32)),
+    "quant_columns": ("quant_embedding", (_f(1, 64), _i(0), _f(4, 18, dtype=np.uint8), 2, 64)),
+    "quant_partial": ("quant_embedding", (_f(1, 33), _i(0), _f(4, 18, dtype=np.uint8), 2, 33)),
+    "quant_format": ("quant_embedding", (_f(1, 32), _i(0), _f(4, 18, dtype=np.uint8), 77, 32)),
+    "position_too_large": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(4), _f(4, 8))),
+    "position_negative": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(-1), _f(4, 8))),
+    "rotated_too_wide": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(0), _f(4, 10))),
+    "too_few_positions": ("rotary_embedding", (_f(2, 2, 8), _f(2, 1, 8), _i(0), _f(4, 8))),
+    "slot_too_large": (
+        "reshape_and_cache",
+        (_f(*CACHE), _f(*CACHE), _f(1, 2, 8), _f(1, 2, 8), _i(12)),
+    ),
+    "slot_below_minus_one": (
+        "reshape_and_cache",
+        (_f(*CACHE), _f(*CACHE), _f(1, 2, 8), _f(1, 2, 8), _i(-2)),
+    ),
+    "other_heads": (
+        "reshape_and_cache",
+        (_f(*CACHE), _f(*CACHE), _f(1, 3, 8), _f(1, 3, 8), _i(0)),
+    ),
+    "copy_from": ("copy_blocks", (_f(*CACHE), _f(*CACHE), _i([3, 0]))),
+    "copy_to": ("copy_blocks", (_f(*CACHE), _f(*CACHE), _i([0, -1]))),
+    "gather": ("gather_blocks", (_f(1, 4, 2, 8), _f(*CACHE), _i(3))),
+    "gather_other_size": ("gather_blocks", (_f(1, 4, 2, 9), _f(*CACHE), _i(0))),
+    "scatter": ("scatter_blocks", (_f(*CACHE), _f(1, 4, 2, 8), _i(-1))),
+    "scatter_other_dtype": (
+        "scatter_blocks",
+        (_f(*CACHE), _f(1, 4, 2, 8, dtype=np.float16), _i(0)),
+    ),
+    "shapes_differ": ("add", (_f(3, 4), _f(3, 4), _f(4, 3))),
+    "output_smaller": ("silu", (_f(3), _f(4))),
+    "odd_gate": ("silu_and_mul", (_f(2), _f(5))),
+    "gate_output": ("silu_and_mul", (_f(3), _f(4))),
+    "dtype": ("relu", (_f(3, dtype=I64), _f(3, dtype=I64))),
+    "row_of_bias": ("apply_logit_bias", (_f(2, 5), _f(2, 5), _i(2), _i(0), _f(1))),
+    "token_of_ban": ("apply_banned_ids", (_f(2, 5), _f(2, 5), _i(0), _i(5))),
+    "token_of_permission": ("apply_allowed_ids", (_f(2, 5), _f(2, 5), _i(0), _i(-1))),
+    "mask": ("apply_token_mask", (_f(2, 5), _f(2, 5), _f(2, 4, dtype=np.bool_))),
+    "counts": (
+        "apply_penalties",
+        (
+            _f(1, 5),
+            _f(1, 5),
+            _f(1, 5, dtype=np.bool_),
+            _f(1, 4, dtype=np.int32),
+            _f(1),
+            _f(1),
+            _f(1),
+        ),
+    ),
+    "temperatures": ("apply_temperature", (_f(2, 5), _f(2, 5), _f(1))),
+    "output_ids": ("argmax", (_f(1, dtype=I64), _f(2, 5))),
+    "seeds": ("random_sample", (_f(2, dtype=I64), _f(2, 5), _f(1, dtype=np.uint64), _i(0, 0))),
+    "chosen_token": (
+        "top_logprobs",
+        (_f(1, 2, dtype=I64), _f(1, 2), _f(1), _f(1, dtype=I64), _f(1, 5), _i(5)),
+    ),
+    "more_than_all": (
+        "top_logprobs",
+        (_f(1, 6, dtype=I64), _f(1, 6), _f(1), _f(1, dtype=I64), _f(1, 5), _i(0)),
+    ),
+    "merged_lse": (
+        "merge_attn_states",
+        (_f(2, 2, 8), None, _f(2, 2, 8), _f(2, 1), _f(2, 2, 8), _f(2, 2)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("op", "args"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_a_call_that_leaves_its_memory_is_refused(op: str, args: tuple[Any, ...]) -> None:
+    with pytest.raises(KernelError, match=rf"^\[{op}\] "):
+        getattr(_native, op)(*args)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_rows_of_every_native_format_have_the_bits_of_the_reference(name: str, dtype: str) -> None:
+    weight = random_weight(np.random.default_rng(2), DTYPES[name], 9, 768)
+    input_ids = np.array([8, 0, 3, 3])[::-1]
+    use_backend("numpy")
+    want = ops.quant_embedding(input_ids, weight, dtype=dtype)
+    use_backend("cpu")
+
+    got = ops.quant_embedding(input_ids, weight, dtype=dtype)
+
+    use_backend("numpy")
+    assert got.tobytes() == want.tobytes()
+
+
+def test_silu_of_a_buffer_may_be_written_over_either_half() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((70, 2 * 300), F32).astype(ml_dtypes.bfloat16)
+    use_backend("cpu")
+    want = ops.silu_and_mul(x)
+
+    for half in (slice(0, 300), slice(300, 600)):
+        buffer = x.copy()
+        ops.silu_and_mul(buffer, out=buffer[:, half])
+        assert buffer[:, half].tobytes() == want.tobytes()
+    use_backend("numpy")
