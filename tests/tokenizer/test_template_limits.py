@@ -138,9 +138,9 @@ ODDITIES = [
 @pytest.fixture(autouse=True)
 def bounded_time_and_memory() -> Iterator[None]:
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start_s = time.monotonic()
+    start_s = time.process_time()
     yield
-    assert time.monotonic() - start_s < 5
+    assert time.process_time() - start_s < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_EXTRA_KIB
 
 
