@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all fixtures lint fmt docs parity clean
+.PHONY: demo test test-all fixtures lint fmt docs native parity clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
 	$(BIN)/pyvt generate --chat --max-new-tokens 48 "What is the capital of France?"
 
-test: $(VENV)/.dev fixtures
+test: $(VENV)/.dev
+	$(BIN)/python -m tests.fixtures
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
 test-all: $(VENV)/.dev
@@ -34,6 +35,10 @@ fmt: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m pyvt.testing.docs
 
+# After a change below csrc/.
+native: $(VENV)/bin/python
+	$(PIP) install -q -c constraints.txt -e .
+
 parity: $(VENV)/.core
 	$(BIN)/pyvt parity run --record parity/measured/numpy.json
 
@@ -48,6 +53,7 @@ $(VENV)/.core: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.core
+# One build for both: what tests need holds what the demo needs.
+$(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.core $@
