@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <string>
 
-#include "cpu/packed_format.h"
 #include "cpu/attn_tile.h"
 #include "cpu/block_formats.h"
+#include "cpu/packed_format.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
 
@@ -91,6 +91,7 @@ struct KernelTable {
   int64_t (*find_first)(const float* x, int64_t n, float value);
   float (*sum_exp)(const float* x, float top, int64_t n);
   void (*shift_row)(float* out, const float* x, float top, float log_total, int64_t n);
+  void (*exp_wide)(double* out, const float* x, float top, int64_t n);
   int64_t (*count_nonfinite[kNumFloats])(const void* x, int64_t n);
 };
 

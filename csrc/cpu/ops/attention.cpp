@@ -57,6 +57,12 @@ struct Block {
   std::atomic<int64_t>* num_parts_left;
 };
 
+// One tile of keys of a block; no block is no tile.
+struct Tile {
+  const Block* block;
+  int64_t index;
+};
+
 struct Part {
   const Block* block;
   int64_t tile_begin;
@@ -115,12 +121,12 @@ class Attention {
   Range visible_tokens(const Block& block, int64_t tile) const;
 
   Work work() const;
-  void run_part(const Part& part) const;
-  void attend(const Part& part, int64_t tile, int64_t head, Range tokens, const AttnState& into,
+  void run_part(const Part& part, const Part* next) const;
+  void attend(const Tile& at, int64_t head, Range tokens, const Tile& next, const AttnState& into,
               const Work& work) const;
   void point(const Block& block, int64_t head, int64_t tile, int64_t begin, int64_t end,
              const Work& work) const;
-  void point_ahead(const Part& part, int64_t tile, int64_t head, const Work& work,
+  void point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
                    AttnTile* args) const;
   void widen(int64_t begin, int64_t end, const Work& work) const;
   void fold(const Block& block, Range tokens, const AttnState& from, const AttnState& into) const;
@@ -297,16 +303,21 @@ void Attention::deal(int64_t num_row_tiles) {
 void Attention::run() {
   plan();
   const int64_t num_parts = static_cast<int64_t>(parts_.size());
+  const auto part_at = [&](int64_t i) {
+    return i < num_parts ? &parts_[static_cast<size_t>(i)] : nullptr;
+  };
   if (num_parts <= 1 || num_threads() == 1 || num_products_ < kSerialProducts) {
-    for (const Part& part : parts_) run_part(part);
+    for (int64_t i = 0; i < num_parts; ++i) run_part(*part_at(i), part_at(i + 1));
     return;
   }
-  std::atomic<int64_t> next{0};
+  // A thread claims its next part before it runs one, to prefetch what that begins with.
+  std::atomic<int64_t> num_claimed{0};
   parallel_each([&](int) {
-    for (;;) {
-      const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= num_parts) return;
-      run_part(parts_[static_cast<size_t>(i)]);
+    const auto claim = [&] { return part_at(num_claimed.fetch_add(1, std::memory_order_relaxed)); };
+    for (const Part* part = claim(); part != nullptr;) {
+      const Part* next = claim();
+      run_part(*part, next);
+      part = next;
     }
   });
 }
@@ -374,7 +385,7 @@ Place Attention::place_of(const Block& block, int64_t row) const {
           (block.kv_head + row / rows_of_head(block)) * group_ + of_head % group_};
 }
 
-void Attention::run_part(const Part& part) const {
+void Attention::run_part(const Part& part, const Part* next) const {
   const Block& block = *part.block;
   const Work work = this->work();
   const int64_t item = item_bytes(q_.dtype);
@@ -390,8 +401,14 @@ void Attention::run_part(const Part& part) const {
   for (int64_t tile = part.tile_begin; tile < part.tile_end; ++tile) {
     const Range tokens = visible_tokens(block, tile);
     const AttnState into = block.is_cut ? state_of(block, tile) : work.tile;
+    Tile following = {nullptr, 0};
+    if (tile + 1 < part.tile_end) {
+      following = {&block, tile + 1};
+    } else if (next != nullptr) {
+      following = {next->block, next->tile_begin};
+    }
     for (int64_t head = 0; head < block.num_kv_heads; ++head) {
-      attend(part, tile, head, tokens, into, work);
+      attend({&block, tile}, head, tokens, following, into, work);
     }
     if (!block.is_cut) fold(block, tokens, into, work.state);
   }
@@ -406,10 +423,10 @@ void Attention::run_part(const Part& part) const {
 }
 
 // One tile of keys of the block's KV head `head` against the rows of these tokens.
-void Attention::attend(const Part& part, int64_t tile, int64_t head, Range tokens,
+void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& next,
                        const AttnState& into, const Work& work) const {
-  const Block& block = *part.block;
-  const int64_t start = tile * kAttnTile;
+  const Block& block = *at.block;
+  const int64_t start = at.index * kAttnTile;
   int64_t begin = kAttnTile, end = 0;
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
     const int64_t position = block.position + t;
@@ -422,7 +439,7 @@ void Attention::attend(const Part& part, int64_t tile, int64_t head, Range token
       work.last[row] = static_cast<int>(last);
     }
   }
-  point(block, block.kv_head + head, tile, begin, end, work);
+  point(block, block.kv_head + head, at.index, begin, end, work);
   const int64_t of_head = tokens.begin * group_, row = head * rows_of_head(block) + of_head;
   AttnTile args{};
   args.head_dim = head_dim_;
@@ -441,7 +458,7 @@ void Attention::attend(const Part& part, int64_t tile, int64_t head, Range token
   args.totals = into.totals + row;
   const bool is_widened = of_cache_ != 0 && args.num_rows > kDirectRows;
   if (is_widened) widen(begin, end, work);
-  if (args.num_rows <= kDirectRows) point_ahead(part, tile, head, work, &args);
+  if (args.num_rows <= kDirectRows) point_ahead(at, head, next, work, &args);
   table_.attend_tile[is_widened ? 0 : of_cache_](args);
 }
 
@@ -481,18 +498,19 @@ void Attention::point(const Block& block, int64_t kv_head, int64_t tile, int64_t
 // Names what is read after this tile. Where the heads of a token lie side by side, every head of
 // this tile takes a share of the next tile's tokens with all their heads, so that memory is read
 // in the order in which it lies; else every head takes its own keys and values.
-void Attention::point_ahead(const Part& part, int64_t tile, int64_t head, const Work& work,
+void Attention::point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
                             AttnTile* args) const {
-  const Block& block = *part.block;
-  const int64_t start = (tile + 1) * kAttnTile;
-  const int64_t end = std::min(start + kAttnTile, block.position + block.num_tokens);
-  if (tile + 1 >= part.tile_end) return;
-  const int64_t num_heads = block.num_kv_heads, num_tokens = end - start;
+  if (next.block == nullptr) return;
+  const Block& block = *next.block;
+  const int64_t num_heads = block.num_kv_heads;
+  const int64_t start = std::max(next.index * kAttnTile, first_key(block.position));
+  const int64_t end = std::min((next.index + 1) * kAttnTile, block.position + block.num_tokens);
   const bool is_side_by_side = k_cache_.stride[2] == head_dim_ && v_cache_.stride[2] == head_dim_;
-  const Range tokens = is_side_by_side ? Range{start + num_tokens * head / num_heads,
-                                               start + num_tokens * (head + 1) / num_heads}
-                                       : Range{start, end};
-  const int64_t first_head = block.kv_head + (is_side_by_side ? 0 : head);
+  const int64_t num_shares = is_side_by_side ? at.block->num_kv_heads : 1;
+  const int64_t share = is_side_by_side ? head : 0;
+  const Range tokens = {start + (end - start) * share / num_shares,
+                        start + (end - start) * (share + 1) / num_shares};
+  const int64_t first_head = block.kv_head + (is_side_by_side ? 0 : head % num_heads);
   const int64_t num_bytes =
       (is_side_by_side ? num_heads : 1) * head_dim_ * item_bytes(k_cache_.dtype);
   int num_runs = 0;
