@@ -80,8 +80,8 @@ inline void shift_row(float* out, const float* x, float top, float log_total, in
   for (; i < n; ++i) out[i] = (x[i] - top) - log_total;
 }
 
-// e^x for x from -700 to 0 in f64, as 2^n · e^r with |r| <= ln2/2 and the Taylor sum of degree 13. Written
-// without branches, so that a compiler makes vectors of it.
+// e^x for x from -700 to 0 in f64, as 2^n · e^r with |r| <= ln2/2 and the Taylor sum of degree 13.
+// Written without branches, so that a compiler makes vectors of it.
 inline double exp_below_one(double x) {
   constexpr double kRound = 6755399441055744.0;  // 1.5 · 2^52: adding it rounds to an integer
   const double shifted = x * 1.4426950408889634 + kRound;
