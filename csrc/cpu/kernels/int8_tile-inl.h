@@ -181,7 +181,6 @@ struct PackedView {
   // The j-th share of what lies ahead, so that loads are spread over the arithmetic.
   PYVT_INLINE void prefetch(int j) const {
     const uint8_t* ahead = block.p + first * kSubBytes + kPrefetchAhead;
-    PYVT_UNROLL
     for (int line = kLines * j / kQuads; line < kLines * (j + 1) / kQuads; ++line) {
       simd::prefetch_line(ahead + line * 64);
     }
