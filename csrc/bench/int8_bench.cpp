@@ -30,12 +30,14 @@ namespace {
 constexpr int64_t kBytes = 96 << 20;
 constexpr int64_t kRows = 256;
 
-struct Shape {
-  int64_t n, k;
-};
-constexpr Shape kShapes[] = {{6144, 1024}, {1024, 3072}, {1536, 576}};
+// Columns; the rows of a weight do not matter, since its tiles are done one by one.
+constexpr int64_t kColumns[] = {1024, 3072, 576};
 constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
                               DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+const cpu::Int8Format& format_of(DType dtype) {
+  return cpu::kernels().int8[std::max(0, cpu::int8_index(dtype))];
+}
 
 double cpu_seconds() {
   timespec now;
@@ -111,7 +113,7 @@ struct Case {
   std::vector<float> scales, sums;
 
   Case(DType dtype, int64_t columns)
-      : format(cpu::kernels().int8[cpu::int8_index(dtype)]),
+      : format(format_of(dtype)),
         k(columns),
         tile_bytes(columns / format.block_cols * format.tile_block_bytes),
         num_tiles(kBytes / tile_bytes),
@@ -139,7 +141,7 @@ struct Case {
 
   cpu::Q8Rows rows() const { return {q.data(), scales.data(), sums.data(), k, k / 32}; }
 
-  // GB/s of packed tiles with `m` rows at once.
+  // GB/s of packed tiles with 1, 2 or 4 rows at once.
   double direct(int index) const {
     return rate([&](int thread) {
       float out[4 * cpu::kTileRows];
@@ -195,6 +197,44 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Repetitions of each figure, by name.
+using Figures = std::map<std::string, std::vector<double>>;
+
+Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
+  Figures all;
+  for (int i = 0; i < repetitions; ++i) {
+    const double read = rate([&](int thread) { return read_limit(plain, thread); });
+    const double direct = each.direct(0), cached = each.direct_cached();
+    const double int8 = rate(int8_limit), flipped = rate(xor_limit), int4 = rate(int4_limit);
+    const double panel = each.panel(64);
+    const double four = each.direct(2) * 4 * static_cast<double>(cpu::kTileRows * each.k) /
+                        static_cast<double>(each.tile_bytes);
+    const std::pair<const char*, double> figures[] = {{"read", read},
+                                                      {"direct", direct},
+                                                      {"direct of read %", 100 * direct / read},
+                                                      {"cached", cached},
+                                                      {"4 rows", four},
+                                                      {"4 rows of int8 %", 100 * four / int8},
+                                                      {"panel", panel},
+                                                      {"panel of int8 %", 100 * panel / int8},
+                                                      {"panel of int4 %", 100 * panel / int4},
+                                                      {"panel of xor %", 100 * panel / flipped}};
+    for (const auto& [name, value] : figures) all[name].push_back(value);
+  }
+  return all;
+}
+
+void print(DType dtype, int64_t k, Figures& all) {
+  const auto middle = [&](const char* name) { return median(all[name]); };
+  const std::vector<double>& shares = all["panel of int8 %"];
+  std::printf("%-5s %5ld | %5.1f %6.1f %5.0f%% %6.1f | %6.0f %4.0f%% | ", dtype_name(dtype),
+              static_cast<long>(k), middle("read"), middle("direct"), middle("direct of read %"),
+              middle("cached"), middle("4 rows"), middle("4 rows of int8 %"));
+  std::printf("%6.0f %4.0f%% %4.0f%% %4.0f%% %4.0f%%\n", middle("panel"), middle("panel of int8 %"),
+              *std::max_element(shares.begin(), shares.end()), middle("panel of int4 %"),
+              middle("panel of xor %"));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -202,40 +242,18 @@ int main(int argc, char** argv) {
   std::unique_ptr<uint8_t, void (*)(void*)> plain(
       static_cast<uint8_t*>(std::aligned_alloc(64, kBytes)), std::free);
   std::memset(plain.get(), 1, kBytes);
-  std::printf("level %s, %d threads, %d repetitions\n", cpu::kernels().isa, cpu::num_threads(),
-              repetitions);
-  std::printf("%-6s %5s %5s | %6s %6s %5s %6s | %5s %5s | %6s %6s %5s %5s\n", "format", "N", "K",
-              "read", "direct", "share", "cached", "M=4", "M=4", "int8", "panel", "int8", "4bit");
-  std::printf("%-6s %5s %5s | %6s %6s %5s %6s | %5s %5s | %6s %6s %5s %5s\n", "", "", "", "GB/s",
-              "GB/s", "", "GB/s", "GMAC", "int8", "GMAC/s", "GMAC/s", "share", "share");
-  for (const Shape& shape : kShapes) {
+  std::printf("level %s, %d threads, %d repetitions, medians\n", cpu::kernels().isa,
+              cpu::num_threads(), repetitions);
+  std::printf("%-11s | %-26s | %-12s | %s\n", "", "1 row, GB/s", "4 rows, GMAC",
+              "256 rows, GMAC/s, share of int8, best, int4, xor");
+  std::printf("%-5s %5s | %5s %6s %6s %6s | %6s %5s |\n", "", "K", "read", "direct", "share",
+              "cached", "", "int8");
+  for (int64_t k : kColumns) {
     for (DType dtype : kFormats) {
-      const cpu::Int8Format& format = cpu::kernels().int8[cpu::int8_index(dtype)];
-      if (shape.k % format.block_cols != 0) continue;
-      const Case each(dtype, shape.k);
-      std::map<std::string, std::vector<double>> all;
-      for (int i = 0; i < repetitions; ++i) {
-        const double read = rate([&](int thread) { return read_limit(plain.get(), thread); });
-        const double direct = each.direct(0), cached = each.direct_cached();
-        const double int8 = rate(int8_limit), flipped = rate(xor_limit), int4 = rate(int4_limit);
-        const double panel = each.panel(64);
-        const double four = each.direct(2) * 4 * static_cast<double>(16 * shape.k) /
-                            static_cast<double>(each.tile_bytes);
-        const std::pair<const char*, double> figures[] = {
-            {"read", read},         {"direct", direct},         {"share", direct / read},
-            {"int8", int8},         {"panel", panel},           {"int8 share", panel / int8},
-            {"int4", panel / int4}, {"xor", panel / flipped},   {"cached", cached},
-            {"four", four},         {"four share", four / int8}};
-        for (const auto& [name, value] : figures) all[name].push_back(value);
-      }
-      std::printf(
-          "%-6s %5ld %5ld | %6.1f %6.1f %4.0f%% %6.1f | %5.0f %4.0f%% | %6.0f %6.0f %4.0f%% "
-          "%4.0f%% xor %3.0f%%\n",
-          dtype_name(dtype), static_cast<long>(shape.n), static_cast<long>(shape.k),
-          median(all["read"]), median(all["direct"]), 100 * median(all["share"]),
-          median(all["cached"]), median(all["four"]), 100 * median(all["four share"]),
-          median(all["int8"]), median(all["panel"]), 100 * median(all["int8 share"]),
-          100 * median(all["int4"]), 100 * median(all["xor"]));
+      if (k % format_of(dtype).block_cols != 0) continue;
+      const Case each(dtype, k);
+      Figures all = measure(each, plain.get(), repetitions);
+      print(dtype, k, all);
     }
   }
   cpu::shutdown_threads();

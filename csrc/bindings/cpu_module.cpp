@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "bindings/int8_probe.h"
 #include "bindings/op.h"
 #include "bindings/weight_view.h"
 #include "cpu/kernel_table.h"
@@ -60,9 +59,6 @@ PYBIND11_MODULE(_native, m) {
         "Lay rows of a weight as tiles.");
   m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
-  m.def("int8_pack", &bindings::int8_pack, "For tests: pack blocks.");
-  m.def("int8_matmul", &bindings::int8_matmul, "For tests: multiply by packed tiles.");
-  m.def("int8_decode", &bindings::int8_decode, "For tests: decode packed tiles.");
   m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
   m.def("isa_names", &cpu::isa_names, "Levels that can be used, best first.");
   m.def("use_isa", &cpu::use_isa, py::arg("name"), "Switch the kernel table; for tests.");

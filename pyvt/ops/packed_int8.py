@@ -3,7 +3,8 @@
 A tile is a list of blocks, each with the fields of the format one after the other:
 
 1. A field is ``[count][16 rows]`` units, each one byte, an f16, or a word of four bytes; the words
-   of codes keep the bytes of the file, so that a word holds the same columns of each row.
+   of codes keep the bytes of the file, so that a word holds the same columns of each row. Fields of
+   words may lie in turn: then unit i of each follows unit i of the one before.
 2. A word of fifth bits (Q5_0, Q5_1) has its bits moved: bit ``4j + i`` of the file is bit
    ``8i + j`` of the tile.
 3. The last tile is filled up with rows of zero bytes.
@@ -31,47 +32,51 @@ class Field:
         offset: first byte in the block of a file.
         count: number of units.
         unit: bytes of a unit: 1, 2 or 4.
+        start: first byte in the block of a tile.
+        step: unit i of the 16 rows lies ``i · step`` times 16 units after ``start``.
         is_bits: whether it is a word of fifth bits.
     """
 
     offset: int
     count: int
     unit: int
+    start: int
+    step: int = 1
     is_bits: bool = False
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the run in one block."""
-        return self.count * self.unit
+    def file_bytes(self) -> slice:
+        """Return the bytes of the run in a block of a file."""
+        return slice(self.offset, self.offset + self.count * self.unit)
+
+    def tile_bytes(self, index: int) -> slice:
+        """Return the bytes of one unit of all rows in a block of a tile."""
+        num_bytes = self.unit * TILE_ROWS
+        first = self.start + index * self.step * num_bytes
+        return slice(first, first + num_bytes)
 
 
-_D = Field(0, 1, 2)
-_M = Field(2, 1, 2)
-_SIX_BITS = Field(4, 12, 1)
+_D = Field(0, 1, 2, 0)
+_M = Field(2, 1, 2, 32)
+_SIX_BITS = Field(4, 12, 1, 64)
 
-# Fields in the order of a tile; the twin of kFields in csrc/cpu/kernels/linear_*-inl.h.
+# The twin of kFields in csrc/cpu/kernels/linear_*-inl.h.
 FIELDS: dict[str, tuple[Field, ...]] = {
-    "q8_0": (_D, Field(2, 8, 4)),
-    "q4_0": (_D, Field(2, 4, 4)),
-    "q4_1": (_D, _M, Field(4, 4, 4)),
-    "q5_0": (_D, Field(2, 1, 4, is_bits=True), Field(6, 4, 4)),
-    "q5_1": (_D, _M, Field(4, 1, 4, is_bits=True), Field(8, 4, 4)),
-    "q4_k": (_D, _M, _SIX_BITS, Field(16, 32, 4)),
-    # Fifth bits in turn with the words of the first pair of sub-blocks.
+    "q8_0": (_D, Field(2, 8, 4, 32)),
+    "q4_0": (_D, Field(2, 4, 4, 32)),
+    "q4_1": (_D, _M, Field(4, 4, 4, 64)),
+    "q5_0": (_D, Field(2, 1, 4, 32, is_bits=True), Field(6, 4, 4, 96)),
+    "q5_1": (_D, _M, Field(4, 1, 4, 64, is_bits=True), Field(8, 4, 4, 128)),
+    "q4_k": (_D, _M, _SIX_BITS, Field(16, 32, 4, 256)),
+    # Fifth bits in turn with the words of the first pair of sub-blocks, then the other pairs.
     "q5_k": (
         *(_D, _M, _SIX_BITS),
-        *(Field(start + 4 * j, 1, 4) for j in range(8) for start in (16, 48)),
-        Field(80, 24, 4),
+        *(Field(16, 8, 4, 256, 2), Field(48, 8, 4, 320, 2), Field(80, 24, 4, 1280)),
     ),
-    # A half of 128 columns: two words of low bits and one of high bits in turn.
+    # In each half two words of low bits and one of high bits in turn.
     "q6_k": (
-        *(Field(208, 1, 2), Field(192, 16, 1)),
-        *(
-            Field(start + 4 * j, 1, 4)
-            for half in range(2)
-            for j in range(8)
-            for start in (64 * half, 64 * half + 32, 128 + 32 * half)
-        ),
+        *(Field(208, 1, 2, 0), Field(192, 16, 1, 32)),
+        *(Field(0, 8, 4, 288, 3), Field(32, 8, 4, 352, 3), Field(128, 8, 4, 416, 3)),
+        *(Field(64, 8, 4, 1824, 3), Field(96, 8, 4, 1888, 3), Field(160, 8, 4, 1952, 3)),
     ),
 }
 
@@ -95,15 +100,13 @@ def pack(dtype: DType, blocks: Array) -> Array:
     rows[:num_rows] = blocks
     by_block = rows.reshape(num_tiles, TILE_ROWS, -1, dtype.block_bytes).swapaxes(1, 2)
     tiles = np.empty((*by_block.shape[:2], TILE_ROWS * dtype.block_bytes), np.uint8)
-    start = 0
     for field in FIELDS[dtype.name]:
-        run = by_block[..., field.offset : field.offset + field.num_bytes]
+        run = by_block[..., field.file_bytes()]
         if field.is_bits:
             run = _move_bits(run, _FILE_BITS, _TILE_BITS)
         units = run.reshape(*run.shape[:3], field.count, field.unit)
-        end = start + TILE_ROWS * field.num_bytes
-        tiles[..., start:end] = units.swapaxes(2, 3).reshape(*run.shape[:2], -1)
-        start = end
+        for i in range(field.count):
+            tiles[..., field.tile_bytes(i)] = units[..., i, :].reshape(*run.shape[:2], -1)
     return tiles.reshape(num_tiles, -1)
 
 
@@ -112,17 +115,15 @@ def unpack(dtype: DType, tiles: Array, num_rows: int) -> Array:
     num_tiles = len(tiles)
     by_block = tiles.reshape(num_tiles, -1, TILE_ROWS * dtype.block_bytes)
     rows = np.empty((*by_block.shape[:2], TILE_ROWS, dtype.block_bytes), np.uint8)
-    start = 0
     for field in FIELDS[dtype.name]:
-        end = start + TILE_ROWS * field.num_bytes
-        units = by_block[..., start:end].reshape(
-            *by_block.shape[:2], field.count, TILE_ROWS, field.unit
-        )
-        run = units.swapaxes(2, 3).reshape(*by_block.shape[:2], TILE_ROWS, -1)
+        units = np.empty((*rows.shape[:3], field.count, field.unit), np.uint8)
+        for i in range(field.count):
+            unit = by_block[..., field.tile_bytes(i)]
+            units[..., i, :] = unit.reshape(*rows.shape[:3], field.unit)
+        run = units.reshape(*rows.shape[:3], -1)
         if field.is_bits:
             run = _move_bits(run, _TILE_BITS, _FILE_BITS)
-        rows[..., field.offset : field.offset + field.num_bytes] = run
-        start = end
+        rows[..., field.file_bytes()] = run
     return rows.swapaxes(1, 2).reshape(num_tiles * TILE_ROWS, -1)[:num_rows]
 
 

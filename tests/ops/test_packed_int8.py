@@ -22,11 +22,15 @@ def test_packed_tiles_unpacked_give_the_blocks_back(name, num_rows):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_fields_of_a_format_cover_its_block_once(name):
-    covered = np.zeros(DTYPES[name].block_bytes, int)
+def test_fields_of_a_format_cover_its_block_and_its_tile_once(name):
+    in_file = np.zeros(DTYPES[name].block_bytes, int)
+    in_tile = np.zeros(16 * DTYPES[name].block_bytes, int)
     for field in FIELDS[name]:
-        covered[field.offset : field.offset + field.num_bytes] += 1
-    assert (covered == 1).all()
+        in_file[field.file_bytes()] += 1
+        for i in range(field.count):
+            in_tile[field.tile_bytes(i)] += 1
+    assert (in_file == 1).all()
+    assert (in_tile == 1).all()
 
 
 def test_pack_missing_rows_are_zero_bytes():

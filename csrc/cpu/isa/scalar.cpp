@@ -32,6 +32,7 @@ namespace {
 
 // Traits of a format have its name, here and in block_decode-inl.h.
 namespace int8 {
+#include "cpu/kernels/int8_pack-inl.h"
 #include "cpu/kernels/int8_tile-inl.h"
 
 #include "cpu/kernels/linear_k-inl.h"

@@ -1,22 +1,28 @@
-// what        the bodies that the block formats share: packing of a tile, its unpacking into a
-// panel
-//             or into f32, and the products of 1, 2 or 4 rows of int8 activations with either;
-//             out[m][n] = sum over blocks of 32 columns of scale · s · dot + min · (s · sum of q)
-// layout      a tile: for each block of a format its fields one after the other, each
-//             [count][16 rows][unit bytes]; units are bytes, f16, or words of four columns, so a
-//             word of codes lies as in the file. A panel: for each 32 columns [8 words][16 rows] of
-//             u8 codes, then f32 scales, then f32 mins or the factors of groups of 16 columns.
-//             Nothing may alias
+// what        the bodies that the block formats share: unpacking of a tile into a panel or into
+//             f32, and the products of 1, 2 or 4 rows of int8 activations with a tile or a panel:
+//             out[m][n] = sum over 32 columns of scale · s · dot + min · (s · sum of q)
+// layout      a tile: for each block of a format its fields (int8_pack-inl.h). A panel: for each 32
+//             columns [8 words][16 rows] of u8 codes, then f32 scales, then f32 mins or the factors
+//             of groups of 16 columns. Nothing may alias
 // numerics    in a block of 32 columns the dot is an exact integer; then
 //             acc = fma(dot, scale · s, acc), then with mins acc = fma(min, s · sum, acc), blocks
 //             in order. The same bits for any number of rows, from tile or panel, on every ISA.
-//             Integer sums run in s16, which may wrap on the way: what has to fit is a whole sum.
-//             By format |code| · 127 · 32 columns / 2 lanes: 4 bits 30480; 5 bits in two halves
-//             31496, or less 16 whole 32512; 6 bits less 32 in groups 32512. NaN and infinite
-//             scales give NaN or infinity, as the formula does
+//             Integer sums run in s16, which may wrap on the way: what has to fit is a whole sum,
+//             |code| · 127 · columns / 2: 4 bits 30480; 5 bits in two halves 31496, or less 16
+//             whole 32512; 6 bits less 32 in groups of 16 32512. Scales that are NaN or infinite
+//             give what the formula gives
 // work        one tile of 16 outputs and 1, 2 or 4 rows a call; a lane owns an output
-// traffic     direct: the tile once, read as packed and prefetched 2 KiB ahead. Panel: 640 B or so
-//             for each 32 columns from L2, shared by 4 rows; bound by the multiply-add pipes
+// traffic     direct: the tile once, read as packed; one row runs at 87-128 % of a plain read loop
+//             in every format. Panel: 640 B or so for each 32 columns from L2, shared by 4 rows;
+//             bound by the multiply-add pipes. Share of the loop vpmaddubsw + vpmaddwd + vpaddd
+//             with 256 rows, unpacking included: Q8_0 49-71 %, Q4_0 70-85, Q4_1 82-105, Q5_0 71-85,
+//             Q5_1 76-105, Q4_K 88-110, Q5_K 67-81, Q6_K 66-81. (csrc/bench/int8_bench.cpp: medians
+//             of 7 over K = 576, 1024, 3072, in two runs on a machine that was never quiet.)
+// tried       prefetch, two runs: 1 KiB ahead 83-107 % of the read loop, 2 KiB 94-131, 3 KiB
+// 81-130.
+//             Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K 66-82
+//             %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers, 14
+//             moves to the stack in a panel kernel instead of 2
 // source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
 
 #if defined(__clang__)
@@ -28,82 +34,7 @@
 
 constexpr int64_t kBlockCols = 32;
 constexpr int kQuads = 8;
-constexpr int kWordBytes16 = 64;  // a word of each row
 constexpr int kPrefetchAhead = 2048;
-
-// A run of `count` units of `unit` bytes at `offset` of a block in a file. kBits is a word whose
-// bit 4j + i becomes bit 8i + j, so that one shift brings the bits of a quad to their four bytes.
-enum Unit { kByte = 1, kHalf = 2, kWord = 4, kBits = 5 };
-
-struct Field {
-  int offset, count;
-  Unit unit;
-};
-
-constexpr int unit_bytes(Unit unit) { return unit == kBits ? 4 : unit; }
-
-template <int kCount>
-struct Fields {
-  Field list[kCount];
-
-  constexpr Field& operator[](int i) { return list[i]; }
-  constexpr const Field* begin() const { return list; }
-  constexpr const Field* end() const { return list + kCount; }
-};
-
-template <int kCount>
-constexpr int tile_bytes_of(const Fields<kCount>& fields) {
-  int sum = 0;
-  for (const Field& field : fields) sum += field.count * unit_bytes(field.unit) * 16;
-  return sum;
-}
-
-inline uint32_t bits_by_quad(uint32_t bits) {
-  uint32_t result = 0;
-  for (int i = 0; i < 4; ++i) {
-    uint32_t plane = bits >> i & 0x11111111u;
-    plane = (plane | plane >> 3) & 0x03030303u;
-    plane = (plane | plane >> 6) & 0x000f000fu;
-    plane = (plane | plane >> 12) & 0xffu;
-    result |= plane << (8 * i);
-  }
-  return result;
-}
-
-template <int kUnitBytes>
-inline void pack_units(const uint8_t* const rows[kTileRows], int64_t offset, int count,
-                       uint8_t* tile) {
-  for (int64_t r = 0; r < kTileRows; ++r) {
-    const uint8_t* from = rows[r] + offset;
-    for (int i = 0; i < count; ++i) {
-      std::memcpy(tile + (i * kTileRows + r) * kUnitBytes, from + i * kUnitBytes, kUnitBytes);
-    }
-  }
-}
-
-inline void pack_bits(const uint8_t* const rows[kTileRows], int64_t offset, uint8_t* tile) {
-  uint32_t words[kTileRows];
-  for (int64_t r = 0; r < kTileRows; ++r) std::memcpy(words + r, rows[r] + offset, 4);
-  for (uint32_t& word : words) word = bits_by_quad(word);
-  std::memcpy(tile, words, sizeof words);
-}
-
-template <class Format>
-void pack_tile(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile) {
-  static_assert(tile_bytes_of(Format::kFields) == Format::kTileBlockBytes, "a byte is lost");
-  const int64_t num_blocks = num_cols / Format::kFileCols;
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    const int64_t base = block * Format::kFileBlockBytes;
-    for (const Field& field : Format::kFields) {
-      const int64_t offset = base + field.offset;
-      if (field.unit == kWord) pack_units<4>(rows, offset, field.count, tile);
-      if (field.unit == kHalf) pack_units<2>(rows, offset, field.count, tile);
-      if (field.unit == kByte) pack_units<1>(rows, offset, field.count, tile);
-      if (field.unit == kBits) pack_bits(rows, offset, tile);
-      tile += field.count * unit_bytes(field.unit) * kTileRows;
-    }
-  }
-}
 
 // Calls f(block, sub) for every 32 columns of a tile in [k0, k1), where `block` is a
 // Format::Block, the packed block with its scales at hand.
@@ -250,7 +181,6 @@ struct PackedView {
   // The j-th share of what lies ahead, so that loads are spread over the arithmetic.
   PYVT_INLINE void prefetch(int j) const {
     const uint8_t* ahead = block.p + first * kSubBytes + kPrefetchAhead;
-    PYVT_UNROLL
     for (int line = kLines * j / kQuads; line < kLines * (j + 1) / kQuads; ++line) {
       simd::prefetch_line(ahead + line * 64);
     }
@@ -267,17 +197,17 @@ struct PackedView {
 template <class Format>
 struct PanelView {
   static constexpr bool kIsPanel = true, kIsAcrossBlocks = false;
-  static constexpr int kScales = kQuads * kWordBytes16 * Format::kPanelWords;
-  static constexpr int kExtra = kScales + kWordBytes16;
-  static constexpr int kBytes = kExtra + kWordBytes16 * Format::kExtraWords;
+  static constexpr int kScales = kQuads * kRowWordBytes * Format::kPanelWords;
+  static constexpr int kExtra = kScales + kRowWordBytes;
+  static constexpr int kBytes = kExtra + kRowWordBytes * Format::kExtraWords;
   const uint8_t* p;
 
   PYVT_INLINE void prefetch(int) const {}
-  PYVT_INLINE simd::Words quad(int j, int) const { return simd::load_words(p + j * kWordBytes16); }
+  PYVT_INLINE simd::Words quad(int j, int) const { return simd::load_words(p + j * kRowWordBytes); }
   PYVT_INLINE simd::Floats scale(int) const { return simd::load_floats(p + kScales); }
   PYVT_INLINE simd::Floats min(int) const { return simd::load_floats(p + kExtra); }
   PYVT_INLINE simd::Words factors(int part, int) const {
-    return simd::load_words(p + kExtra + part * kWordBytes16);
+    return simd::load_words(p + kExtra + part * kRowWordBytes);
   }
 };
 
@@ -295,7 +225,7 @@ void unpack_panel(const uint8_t* tile, int64_t num_cols, uint8_t* panel) {
     if constexpr (Format::kHasMin) simd::store_floats(panel + View::kExtra, block.min(sub));
     if constexpr (Format::kHasFactors) {
       for (int part = 0; part < Format::kParts; ++part) {
-        simd::store_words(panel + View::kExtra + part * kWordBytes16, block.factors(sub, part));
+        simd::store_words(panel + View::kExtra + part * kRowWordBytes, block.factors(sub, part));
       }
     }
     panel += View::kBytes;
@@ -370,7 +300,7 @@ struct UnsignedCodes {
   template <typename Block>
   static inline void unpack_codes(const Block& block, int sub, uint8_t* panel) {
     for (int j = 0; j < kQuads; ++j) {
-      simd::store_words(panel + j * kWordBytes16, block.quad(sub, j));
+      simd::store_words(panel + j * kRowWordBytes, block.quad(sub, j));
     }
   }
 };

@@ -1,5 +1,4 @@
-// what        Q4_K, Q5_K: value = (d · S) · q - dmin · M, with S and M of 6 bits for each 32
-// columns
+// what        Q4_K, Q5_K: value = (d · S) · q - dmin · M; S and M of 6 bits for each 32 columns
 //             of 256; q of 4 or 5 bits
 // layout      tile block: [16] f16 d, [16] f16 dmin, [12][16] bytes of S and M as in the file, then
 //             [4 pairs][8 words][16 rows] of the low four bits. A pair of sub-blocks shares its
@@ -7,7 +6,7 @@
 //             of the first pair; bit s of a fifth byte belongs to sub-block s
 // numerics    scale = d · S and min = -(dmin · M), rounded to f32
 // traffic     the 12 bytes stay packed in the tile: unpacking them takes about 16 vector steps for
-//             4096 weights; expanding them in memory (+2.8 %) gained nothing
+//             4096 weights; in a prototype, bytes in their place (+2.8 %) gained nothing
 
 // The scales of a superblock, unpacked.
 struct SixBits {
@@ -43,41 +42,35 @@ PYVT_INLINE simd::Words paired_half_bytes(const uint8_t* p, int sub) {
 
 struct Q4_K : UnsignedCodes<Q4_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 144, kTileBlockBytes = 2304;
-  static constexpr Fields<4> kFields = {
-      {{0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}, {16, 32, kWord}}};
+  static constexpr Field kFields[] = {
+      {0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 12, kByte, 64}, {16, 32, kWord, 256}};
   static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 1, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block : SixBits {
     using SixBits::SixBits;
     PYVT_INLINE simd::Words quad(int sub, int j) const {
-      return paired_half_bytes(p + 256 + (sub / 2 * kQuads + j) * kWordBytes16, sub);
+      return paired_half_bytes(p + 256 + (sub / 2 * kQuads + j) * kRowWordBytes, sub);
     }
   };
 };
 
 struct Q5_K : UnsignedCodes<Q5_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 176, kTileBlockBytes = 2816;
-  static constexpr Fields<20> kFields = [] {
-    Fields<20> fields = {{{0, 1, kHalf}, {2, 1, kHalf}, {4, 12, kByte}}};
-    for (int j = 0; j < 8; ++j) {
-      fields[3 + 2 * j] = {16 + 4 * j, 1, kWord};
-      fields[4 + 2 * j] = {48 + 4 * j, 1, kWord};
-    }
-    fields[19] = {80, 24, kWord};
-    return fields;
-  }();
+  static constexpr Field kFields[] = {{0, 1, kHalf, 0},       {2, 1, kHalf, 32},
+                                      {4, 12, kByte, 64},     {16, 8, kWord, 256, 2},
+                                      {48, 8, kWord, 320, 2}, {80, 24, kWord, 1280}};
   static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 2, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 
   struct Block : SixBits {
     using SixBits::SixBits;
     PYVT_INLINE simd::Words quad(int sub, int j) const {
-      const simd::Words fifths = simd::load_words(p + 256 + 2 * j * kWordBytes16);
+      const simd::Words fifths = simd::load_words(p + 256 + 2 * j * kRowWordBytes);
       const int word = sub < 2 ? 2 * j + 1 : (sub / 2 + 1) * kQuads + j;
       const simd::Words moved =
           sub < 4 ? simd::shift_left(fifths, 4 - sub) : simd::shift_right(fifths, sub - 4);
-      return simd::either(paired_half_bytes(p + 256 + word * kWordBytes16, sub),
+      return simd::either(paired_half_bytes(p + 256 + word * kRowWordBytes, sub),
                           simd::keep_bits(moved, 16));
     }
   };

@@ -4,13 +4,13 @@
 
 // Quad j of 32 columns in [4 words][16 rows] of half bytes.
 PYVT_INLINE simd::Words half_bytes(const uint8_t* p, int j) {
-  const simd::Words words = simd::load_words(p + (j & 3) * kWordBytes16);
+  const simd::Words words = simd::load_words(p + (j & 3) * kRowWordBytes);
   return simd::keep_bits(j < 4 ? words : simd::shift_right(words, 4), 15);
 }
 
 struct Q4_0 : UnsignedCodes<Q4_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 18, kTileBlockBytes = 288;
-  static constexpr Fields<2> kFields = {{{0, 1, kHalf}, {2, 4, kWord}}};
+  static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 4, kWord, 32}};
   static constexpr int kOffset = 8, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
   static constexpr bool kHasMin = false, kHasFactors = false;
 
@@ -26,7 +26,7 @@ struct Q4_0 : UnsignedCodes<Q4_0> {
 
 struct Q4_1 : UnsignedCodes<Q4_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 20, kTileBlockBytes = 320;
-  static constexpr Fields<3> kFields = {{{0, 1, kHalf}, {2, 1, kHalf}, {4, 4, kWord}}};
+  static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 4, kWord, 64}};
   static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 1, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 

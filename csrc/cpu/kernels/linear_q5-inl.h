@@ -1,7 +1,7 @@
 // what        Q5_0: value = d · (q - 16); Q5_1: value = d · q + m; q in [0, 31]
 // layout      tile block: [16] f16 d, Q5_1 [16] f16 m, [16] words of fifth bits, [4 words][16 rows]
 //             of the low four bits as in Q4_0. Bit 8i + j of a fifth word belongs to column 4j + i
-// numerics    Q5_1 sums 16 columns at a time: 31 · 127 · 8 = 31496; less 16, as in Q5_0, all 32 fit
+// numerics    Q5_1 sums 16 columns at a time: 31 · 127 · 8 = 31496; less 16, as in Q5_0, 32 fit
 
 // Bit j of each byte as bit 4.
 PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
@@ -11,7 +11,7 @@ PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
 
 struct Q5_0 : UnsignedCodes<Q5_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 22, kTileBlockBytes = 352;
-  static constexpr Fields<3> kFields = {{{0, 1, kHalf}, {2, 1, kBits}, {6, 4, kWord}}};
+  static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 1, kBits, 32}, {6, 4, kWord, 96}};
   static constexpr int kOffset = 16, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
   static constexpr bool kHasMin = false, kHasFactors = false;
 
@@ -30,8 +30,8 @@ struct Q5_0 : UnsignedCodes<Q5_0> {
 
 struct Q5_1 : UnsignedCodes<Q5_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 24, kTileBlockBytes = 384;
-  static constexpr Fields<4> kFields = {
-      {{0, 1, kHalf}, {2, 1, kHalf}, {4, 1, kBits}, {8, 4, kWord}}};
+  static constexpr Field kFields[] = {
+      {0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 1, kBits, 64}, {8, 4, kWord, 128}};
   static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 2, kExtraWords = 1;
   static constexpr bool kHasMin = true, kHasFactors = false;
 

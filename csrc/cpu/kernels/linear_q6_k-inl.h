@@ -1,29 +1,19 @@
 // what        Q6_K: value = (d · S) · (q - 32), q in [0, 63], S int8 for each 16 columns of 256
 // layout      tile block: [16] f16 d, [16 groups][16] S, then for each half of 128 columns
 //             [8][low, low, high] words of 16 rows. The low halves of the two low words hold the
-//             low four bits of sub-blocks 0 and 1, their high halves those of 2 and 3; bits 2s, 2s
-//             + 1 of a high byte belong to sub-block s. Panel: codes, f32 d, S as factors of the
-//             dots
+//             low four bits of sub-blocks 0 and 1, their high halves those of 2 and 3; bits 2s and
+//             2s + 1 of a high byte belong to sub-block s. Panel: codes, f32 d, S as factors
 // numerics    S multiplies the integer dots of 16 columns; their sum over 32 is at most
 //             2 · 128 · 16 · 32 · 127 < 2^24 and exact in f32; then one fma with d · s
-// tried       2 words of codes without offset in s16 (2 · 2 · 63 · 127 = 32004), then maddwd by S:
-//             no sums of activations, but twice the maddwd, which share the pipes of maddubs (by
-//             count of steps, not built). Words of a half apart instead of in turn, and 32 columns
-//             at a time for one row: 60 % of the read limit instead of 90 %, since the prefetcher
-//             of the machine loses the track
+// tried       one row, share of the read loop: words of a half apart and 32 columns at a time
+//             55-64 %, apart and all that share words at once 73-90 %, in turn 105-113 %
 
 struct Q6_K : UnsignedCodes<Q6_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 210, kTileBlockBytes = 3360;
-  static constexpr Fields<50> kFields = [] {
-    Fields<50> fields = {{{208, 1, kHalf}, {192, 16, kByte}}};
-    for (int i = 0; i < 16; ++i) {
-      const int half = i / 8, word = i % 8 * 4;
-      fields[2 + 3 * i] = {half * 64 + word, 1, kWord};
-      fields[3 + 3 * i] = {half * 64 + 32 + word, 1, kWord};
-      fields[4 + 3 * i] = {128 + half * 32 + word, 1, kWord};
-    }
-    return fields;
-  }();
+  static constexpr Field kFields[] = {{208, 1, kHalf, 0},      {192, 16, kByte, 32},
+                                      {0, 8, kWord, 288, 3},   {32, 8, kWord, 352, 3},
+                                      {128, 8, kWord, 416, 3}, {64, 8, kWord, 1824, 3},
+                                      {96, 8, kWord, 1888, 3}, {160, 8, kWord, 1952, 3}};
   static constexpr int kOffset = 32, kSharedSubs = 4, kParts = 2, kExtraWords = 2;
   static constexpr bool kHasMin = false, kHasFactors = true;
 
@@ -33,9 +23,9 @@ struct Q6_K : UnsignedCodes<Q6_K> {
     explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile) {}
 
     PYVT_INLINE simd::Words quad(int sub, int j) const {
-      const uint8_t* words = p + 288 + (sub / 4 * kQuads + j) * 3 * kWordBytes16;
-      const simd::Words low = simd::load_words(words + sub % 2 * kWordBytes16);
-      const simd::Words high = simd::load_words(words + 2 * kWordBytes16);
+      const uint8_t* words = p + 288 + (sub / 4 * kQuads + j) * 3 * kRowWordBytes;
+      const simd::Words low = simd::load_words(words + sub % 2 * kRowWordBytes);
+      const simd::Words high = simd::load_words(words + 2 * kRowWordBytes);
       const int shift = 4 - 2 * (sub % 4);
       const simd::Words moved =
           shift >= 0 ? simd::shift_left(high, shift) : simd::shift_right(high, -shift);

@@ -104,6 +104,14 @@ inline Floats fma(const Floats& a, float b, const Floats& c) {
   return each<Floats>([&](int r) { return std::fma(a.row[r], b, c.row[r]); });
 }
 
+// Words 0 to 3 at `offset` of 8 rows: word j of all of them to `to` + j · `stride` bytes.
+inline void transpose_four_words(const uint8_t* const* rows, int64_t offset, uint8_t* to,
+                                 int64_t stride) {
+  for (int i = 0; i < 8; ++i) {
+    for (int j = 0; j < 4; ++j) std::memcpy(to + j * stride + i * 4, rows[i] + offset + j * 4, 4);
+  }
+}
+
 inline void prefetch_line(const uint8_t*) {}
 
 // Values of kRows rows of activations.
