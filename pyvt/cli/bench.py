@@ -11,6 +11,7 @@ import click
 
 from pyvt.cli.bench_table import show_table
 from pyvt.cli.model_path import model_path
+from pyvt.cli.terminal import say
 from pyvt.errors import ConfigError
 
 SHAPE_PREFIX = "shape:"
@@ -72,7 +73,9 @@ def peers(
             hf_path=folder,
             hf_dtype=dtype,
         )
-        samples = testing.measure(engines, workloads, repeats=repeats, is_busy_measured=not no_busy)
+        samples = testing.measure(
+            engines, workloads, repeats=repeats, is_busy_measured=not no_busy, report=say
+        )
         cost = _testing("model_cost").ModelCost.of(path)
         run = report.PeersRun(model=model, path=path, cost=cost, threads=count, samples=samples)
         rows += run.rows()

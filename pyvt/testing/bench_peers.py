@@ -192,6 +192,14 @@ class Samples:
     resident_bytes: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
 
+    def latest(self) -> str:
+        """Return the tokens/s of the last repetition in words."""
+        return "; ".join(
+            f"{engine} "
+            + ", ".join(f"{w} {WORKLOADS[w].num_tokens / s[-1]:.1f}" for w, s in found.items())
+            for engine, found in self.seconds.items()
+        )
+
     def ratios(self, workload: str) -> list[float]:
         """Return pyvt's speed over that of the best peer, repetition by repetition."""
         ours = self.seconds[PYVT][workload]
@@ -247,6 +255,7 @@ def measure(
     *,
     repeats: int,
     is_busy_measured: bool = True,
+    report: Print,
 ) -> Samples:
     """Run the workloads on all engines in turn and return what was measured.
 
@@ -255,6 +264,7 @@ def measure(
         workloads: keys of ``WORKLOADS``.
         repeats: repetitions after one that is not counted.
         is_busy_measured: whether to repeat some beside a busy neighbour.
+        report: takes a line after each repetition.
 
     Raises ConfigError where an engine does not answer.
     """
@@ -267,11 +277,13 @@ def measure(
             peers[name] = Peer(name, command, errors)
             stack.callback(peers[name].close)
         samples.names = {name: peer.ready["name"] for name, peer in peers.items()}
+        report(f"{', '.join(samples.names.values())}: loaded")
         _repeat(peers, workloads, {})
-        for _ in range(repeats):
+        for i in range(repeats):
             rates = peers[PYVT].ask({"do": "limits"})
             samples.limits += [Limits(**rates)] if rates else []
             _repeat(peers, workloads, samples.seconds)
+            report(f"repetition {i + 1} of {repeats}: {samples.latest()}")
         for name, peer in peers.items():
             samples.resident_bytes[name] = peer.ask({"do": "memory"})["resident_bytes"]
         samples.kernels = peers[PYVT].ask({"do": "kernels"})["kernels"]
