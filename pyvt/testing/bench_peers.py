@@ -6,6 +6,7 @@ alike. Ratios are taken within a repetition; what is told is their median. The r
 say what is wanted.
 """
 
+import hashlib
 import json
 import os
 import statistics
@@ -55,12 +56,14 @@ class Workload:
 
 _DECODE_128 = {"do": "decode", "context": 128, "steps": 16}
 _DECODE_512 = {"do": "decode", "context": 512, "steps": 16}
+_BATCH_4 = {"do": "batch", "sequences": 4, "context": 64, "steps": 8}
 _BATCH_16 = {"do": "batch", "sequences": 16, "context": 64, "steps": 6}
 WORKLOADS = {
     "decode@128": Workload(ask=_DECODE_128, num_tokens=1, is_read_bound=True),
     "decode@512": Workload(ask=_DECODE_512, num_tokens=1, is_read_bound=True),
     "prefill 256": Workload(ask={"do": "prefill", "tokens": 256}, num_tokens=256),
     "prefill 512": Workload(ask=_DECODE_512, num_tokens=512, key="prefill_s"),
+    "batch 4": Workload(ask=_BATCH_4, num_tokens=4, num_logits=4),
     "batch 16": Workload(ask=_BATCH_16, num_tokens=16, num_logits=16),
 }
 BUSY_WORKLOADS = ("decode@128", "prefill 256")
@@ -310,20 +313,35 @@ def _repeat(
 
 
 def share_of_limit(
-    workload: Workload, cost: ModelCost, seconds: Sequence[float], limits: Sequence[Limits]
+    workload: Workload,
+    cost: ModelCost,
+    seconds: Sequence[float],
+    limits: Sequence[Limits],
+    *,
+    is_read: bool | None = None,
 ) -> float | None:
-    """Return the median share of the workload's limit; None without measured limits."""
+    """Return the median share of the workload's limit, memory or arithmetic.
+
+    ``is_read`` chooses the limit; None takes the one that bounds the workload. The result is None
+    where no limits were measured.
+    """
     if not limits:
         return None
     shares = [
         cost.read_share(spent, limit)
-        if workload.is_read_bound
+        if (workload.is_read_bound if is_read is None else is_read)
         else cost.loop_share(
             spent, limit, num_tokens=workload.num_tokens, num_logits=workload.num_logits
         )
         for spent, limit in zip(seconds, limits, strict=True)
     ]
     return statistics.median(shares)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the identity of a model's file."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def usable_threads() -> int:
