@@ -51,6 +51,7 @@ COMMANDS = {
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
+    "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
     "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),
 }
 

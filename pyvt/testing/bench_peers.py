@@ -151,16 +151,17 @@ class Peer:
         _of(self._process.stdin).flush()
         return self._read()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> int:
+        """End the process and return its exit code."""
         _of(self._process.stdin).close()
-        self._process.wait()
+        code = self._process.wait()
         _of(self._process.stdout).close()
+        return code
 
     def _read(self) -> dict[str, Any]:
         line = _of(self._process.stdout).readline()
         if not line:
-            code = self._process.wait()
+            code = self.close()
             self._errors.seek(0)
             last = (self._errors.read().splitlines() or ["no output"])[-1]
             raise ConfigError(
@@ -204,10 +205,10 @@ class Samples:
         )
 
     def ratios(self, workload: str) -> list[float]:
-        """Return pyvt's speed over that of the best peer, repetition by repetition."""
+        """Return pyvt's speed over the best peer's, by repetition; none without peers."""
         ours = self.seconds[PYVT][workload]
         peers = [s[workload] for name, s in self.seconds.items() if name != PYVT]
-        return [min(times) / mine for mine, *times in zip(ours, *peers, strict=True)]
+        return [min(times) / mine for mine, *times in zip(ours, *peers, strict=True) if times]
 
 
 @contextmanager
