@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLi
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
-	$(BIN)/pyvt generate --chat --max-new-tokens 48 "What is the capital of France?"
+	$(BIN)/pyvt generate --chat --act none --max-new-tokens 48 "What is the capital of France?"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures
@@ -39,8 +39,10 @@ docs: $(VENV)/.dev
 native: $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 
+# The native backend takes long: all its calls are repeated by the reference.
 parity: $(VENV)/.core
-	$(BIN)/pyvt parity run --record parity/measured/numpy.json
+	$(BIN)/pyvt parity run --backend numpy --record parity/measured/numpy.json
+	$(BIN)/pyvt parity run --backend cpu --record parity/measured/cpu.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

@@ -46,16 +46,17 @@ def faulty_rms_norm() -> Iterator[None]:
 
 
 def test_shadow_of_the_reference_differs_nowhere(model: DecoderForCausalLM) -> None:
-    shadow = shadow_run(model, [1, 2, 3], "numpy", "numpy")
+    shadow, logits = shadow_run(model, [1, 2, 3], "numpy", "numpy")
 
     assert shadow.first is None
+    assert len(logits) == 3
     assert shadow.num_compared > 20
     assert shadow.num_without_kernel == 0
 
 
 @pytest.mark.usefixtures("faulty_rms_norm")
 def test_shadow_names_the_first_wrong_op(model: DecoderForCausalLM) -> None:
-    shadow = shadow_run(model, [1, 2, 3], "numpy", "faulty")
+    shadow, _ = shadow_run(model, [1, 2, 3], "numpy", "faulty")
 
     assert shadow.first is not None
     assert shadow.first.where == "model.layers.1.self_attn.q_norm rms_norm"
@@ -88,7 +89,7 @@ def test_dump_that_differs_names_the_layer(path: Path, goldens_root: Path, tmp_p
 
 
 def test_trace_unknown_backend_is_refused(path: Path) -> None:
-    with pytest.raises(ConfigError, match="'cuda' is not loaded"):
+    with pytest.raises(ConfigError, match="'cuda' is unknown"):
         trace_parity(str(path), "x", "numpy", "cuda", print=print)
 
 
