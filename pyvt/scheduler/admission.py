@@ -94,26 +94,28 @@ class Admission:
         return self._manager.find_prefix(request.block_hashes, request.num_tokens - 1)
 
     def _has_room(self, request: Request, num_hit: int, num_running: int) -> bool:
-        """Return whether blocks for all known tokens are free, and some for those that run.
-
-        Every running request may need a block of each group soon; without this reserve a request
-        that has just been admitted would be preempted again.
-        """
+        """Return whether blocks for all known tokens are free, and some for those that run."""
         manager = self._manager
-        reserve = 0
-        if num_running:
-            reserve = max(num_running * manager.num_groups, self._watermark_blocks)
         need = manager.num_missing_blocks(request.block_hashes, num_hit, request.num_tokens)
-        return need + reserve <= manager.pool.num_free_blocks
+        return need + self._reserve(num_running) <= manager.pool.num_free_blocks
+
+    def _reserve(self, num_running: int) -> int:
+        """Return the blocks that stay free when a request starts beside others.
+
+        Every request may need a block of each group soon; without this reserve a request that has
+        just been admitted would be preempted again. One that runs alone needs no reserve.
+        """
+        if num_running == 0:
+            return 0
+        return max((num_running + 1) * self._manager.num_groups, self._watermark_blocks)
 
     def _fork(self, request: Request, parent: Request, num_running: int) -> Verdict:
         """Share the parent's prompt but for its last token, whose logits are needed."""
         manager = self._manager
         num_shared = request.num_prompt_tokens - 1
-        num_partial = 1 if num_shared % manager.block_size else 0
         need = cdiv(request.num_tokens, manager.block_size) - num_shared // manager.block_size
-        reserve = max(num_running * manager.num_groups, self._watermark_blocks)
-        if max(need, num_partial) * manager.num_groups + reserve > manager.pool.num_free_blocks:
+        need *= manager.num_groups
+        if need + self._reserve(num_running) > manager.pool.num_free_blocks:
             return Verdict.NO_ROOM
         assert parent.blocks is not None, "a parent that has computed its prompt holds blocks"
         request.blocks = manager.fork(parent.blocks, request.request_id, num_shared)
