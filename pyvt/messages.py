@@ -19,6 +19,20 @@ BlockIds = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What the input processor made of texts that limit the tokens; goes to the worker as it is.
+
+    Attributes:
+        bad_words: sequences of token ids; the last of one is banned where the others precede.
+    """
+
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+NO_CONSTRAINTS = Constraints()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCoreRequest:
     """A validated request, on its way from the input processor to the core.
 
@@ -34,6 +48,7 @@ class EngineCoreRequest:
         cache_salt: shares KV only with requests of the same salt; None is a salt of its own.
         fork_of: the request whose prompt this one has too: it starts when that prompt is
             computed, and shares its blocks. None for a request that stands alone.
+        constraints: what limits its tokens beside ``sampling_params``.
     """
 
     request_id: str
@@ -46,6 +61,7 @@ class EngineCoreRequest:
     tenant: str = ""
     cache_salt: str | None = None
     fork_of: str | None = None
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,7 @@ class NewRequestData:
         eos_token_ids: the ids that ``min_tokens`` masks, beside ``stop_token_ids``.
         block_ids: block table of each cache group.
         num_computed_tokens: tokens whose KV is already in those blocks.
+        constraints: as in ``EngineCoreRequest``.
     """
 
     request_id: str
@@ -69,6 +86,7 @@ class NewRequestData:
     eos_token_ids: frozenset[int]
     block_ids: BlockIds
     num_computed_tokens: int
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 class CachedRequestData(NamedTuple):
@@ -143,7 +161,7 @@ class TransferResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log probabilities at one position, of the raw logits.
+    """Log probabilities at one position; of which logits, the setting ``logprobs_mode`` says.
 
     Attributes:
         token_id: the token that was taken.
@@ -166,6 +184,8 @@ class ModelRunnerOutput:
         sampled_token_ids: new tokens of each request that got any; a request whose prompt is not
             finished is absent.
         logprobs: one entry for each sampled token, of requests that asked.
+        prompt_logprobs: of requests that asked, with the step that ends the prompt: one entry for
+            each token of the prompt but the first.
         errors: requests that failed alone, such as a row of logits that is not finite, with the
             text; such a request has no sampled tokens.
         transfers: what the KV connector has ended, None without one.
@@ -173,6 +193,7 @@ class ModelRunnerOutput:
 
     sampled_token_ids: Mapping[str, tuple[int, ...]]
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     transfers: TransferResults | None = None
 
@@ -184,6 +205,7 @@ class EngineCoreOutput(NamedTuple):
         request_id: identity of the request.
         new_token_ids: tokens of this step, the one that ended the text included.
         logprobs: one entry for each new token, where asked for.
+        prompt_logprobs: as in ``ModelRunnerOutput``, None in all other steps.
         finish_reason: why the request ended, None while it goes on.
         stop_reason: the stop token id that ended it; None for the model's own end or no end.
         error: the text of a failure when ``finish_reason`` is ``error``.
@@ -194,6 +216,7 @@ class EngineCoreOutput(NamedTuple):
     request_id: str
     new_token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str | None = None

@@ -10,9 +10,10 @@ from blake3 import blake3
 
 from pyvt import backends
 from pyvt.config import CacheGroup, EngineConfig
-from pyvt.config.cache import cache_groups
+from pyvt.config.cache import Auto, cache_groups
 from pyvt.config.model import ModelConfig, SamplingDefaults
 from pyvt.dispatch import use_backend
+from pyvt.dispatch.backend import selected_backend
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
@@ -54,7 +55,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         UnsupportedError: the architecture, a format or the tokenizer is not supported.
     """
     start_s = time.perf_counter()
-    _set_threads(config)
+    num_threads = config.device.threads
     files = open_model(config.model)
     try:
         tokenizer = _tokenizer(files)
@@ -64,6 +65,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         log.info("plan %s", planned.summary())
         backends.load(config.device.backend)
         use_backend(config.device.backend)
+        _set_threads(num_threads)
         loaded = load_model(
             files,
             planned.model_config,
@@ -153,10 +155,14 @@ def _first_bytes(tensor: Tensor) -> bytes:
     return rows[:1].tobytes()[:_DIGESTED_BYTES]
 
 
-def _set_threads(config: EngineConfig) -> None:
-    """Give BLAS the number of threads that was asked for; ``auto`` leaves it as it is set up."""
-    num_threads = config.device.threads
-    if num_threads != "auto" and not set_blas_threads(num_threads):
+def _set_threads(num_threads: int | Auto) -> None:
+    """Give the backend and BLAS the number of threads; ``auto`` leaves both as they are set up."""
+    if num_threads == "auto":
+        return
+    set_threads = selected_backend().set_num_threads
+    if set_threads is not None:
+        set_threads(num_threads)
+    if not set_blas_threads(num_threads) and set_threads is None:
         log.warning(
             "device.threads=%d does not reach the BLAS of this NumPy; set its own environment "
             "variable (VECLIB_MAXIMUM_THREADS, OMP_NUM_THREADS)",

@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pyvt import backends
 from pyvt.config import Caps, EngineConfig, KVCacheSpec, resolve
 from pyvt.config.cache import block_bytes, blocks_of_request, cache_groups
 from pyvt.config.model import ModelConfig
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
+from pyvt.log import get_logger
 from pyvt.models.registry import model_class, model_config
 from pyvt.quant import WeightSettings
 from pyvt.tensor.dtype import dtype_named
@@ -20,9 +23,8 @@ from pyvt.tensor.memory import available_host_bytes
 from pyvt.weights.loader import decide_expand
 from pyvt.weights.resolve import ModelFiles
 
-# What auto stands for: the native backend is asked for by name, until whole models are measured
-# on it.
-DEFAULT_BACKEND = "numpy"
+log = get_logger(__name__)
+
 DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
@@ -107,6 +109,22 @@ class Plan:
         return _blocks_of(self.config, self.kv_specs, num_tokens)
 
 
+@cache
+def best_backend() -> str:
+    """Return the best backend that loads here; says once, in the log, why a better one does not."""
+    for name in backends.BACKENDS:
+        reason = backends.why_not(name)
+        if reason is None:
+            return name
+        log.warning("backend %s cannot be used, the reference computes: %s", name, reason)
+    return REFERENCE_BACKEND
+
+
+def _auto_backend(dtype: str) -> str:
+    """Return what backend ``auto`` stands for; no native kernel computes in f64."""
+    return REFERENCE_BACKEND if dtype == "f64" else best_backend()
+
+
 def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = None) -> Plan:
     """Return what the model will take and the config without auto; loads nothing.
 
@@ -122,10 +140,9 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     free = available_host_bytes() if free_bytes is None else free_bytes
     shape = model_config(files)
     device = config.device
-    backend = DEFAULT_BACKEND if device.backend == "auto" else device.backend
-    settings = WeightSettings(
-        dtype=dtype_named(DEFAULT_DTYPE if device.dtype == "auto" else device.dtype)
-    )
+    dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
+    backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
+    settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
     if config.cache.kv_dtype != "auto":
         specs = tuple(replace(s, dtype=dtype_named(config.cache.kv_dtype)) for s in specs)
@@ -142,7 +159,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     resolved = resolve(
         config,
         Caps(
-            backends=(DEFAULT_BACKEND, *(set(backends.available()) - {DEFAULT_BACKEND})),
+            backends=tuple(sorted(backends.available(), key=lambda name: name != backend)),
             dtype=DEFAULT_DTYPE,
             num_cores=_num_cores(),
             max_position_embeddings=shape.max_position_embeddings,

@@ -81,7 +81,7 @@ class KVConnector(Protocol):
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
     ) -> None:
-        """Note the blocks of a request that starts; the last ``num_external`` tokens are to load."""
+        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded."""
         ...
 
     def build_connector_meta(self, scheduled: SchedulerOutput) -> Any:

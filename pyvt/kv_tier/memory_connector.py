@@ -72,7 +72,9 @@ class MemoryConnector:
             return None, False
         first = self._first_block[request.request_id] = num_computed // self._block_size
         count = 0
-        for block_hash in request.block_hashes[first : (request.num_tokens - 1) // self._block_size]:
+        for block_hash in request.block_hashes[
+            first : (request.num_tokens - 1) // self._block_size
+        ]:
             if any((block_hash, group) not in self.store for group in self._groups):
                 break
             count += 1
@@ -101,9 +103,7 @@ class MemoryConnector:
         for group in self._groups:
             for block_hash, block_id in zip(request.block_hashes, blocks[group], strict=False):
                 if block_id and (block_hash, group) not in self.store:
-                    self._next.saves.append(
-                        Move(request.request_id, (block_hash, group), block_id)
-                    )
+                    self._next.saves.append(Move(request.request_id, (block_hash, group), block_id))
         if len(self._next.saves) == num_before:
             return False
         self._next.finished.append(request.request_id)

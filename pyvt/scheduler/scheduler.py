@@ -379,6 +379,7 @@ class Scheduler:
             request_id=request_id,
             new_token_ids=kept,
             logprobs=tuple(answer.logprobs.get(request_id, ())[: len(kept)]),
+            prompt_logprobs=answer.prompt_logprobs.get(request_id),
             finish_reason=reason,
             stop_reason=stop_reason,
             scheduled_s=request.scheduled_s or 0.0,

@@ -47,6 +47,7 @@ class StepPlan:
             eos_token_ids=request.core.eos_token_ids,
             block_ids=tuple(tuple(table) for table in request.blocks.tables),
             num_computed_tokens=request.num_computed_tokens,
+            constraints=request.core.constraints,
         )
 
     def revoke(self, request: Request) -> None:

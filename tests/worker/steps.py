@@ -5,7 +5,7 @@ from typing import Any
 
 from pyvt.config import engine_config
 from pyvt.config.cache import cache_groups
-from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput
+from pyvt.messages import CachedRequestData, Constraints, NewRequestData, SchedulerOutput
 from pyvt.models.base import CausalLM
 from pyvt.sampling_params import SamplingParams
 from pyvt.worker.kv_cache import allocate_kv_cache
@@ -38,6 +38,7 @@ def new_request(
     num_groups: int = 1,
     output: Sequence[int] = (),
     eos: Sequence[int] = (),
+    bad_words: Sequence[Sequence[int]] = (),
     **params: Any,
 ) -> NewRequestData:
     """Return a request that holds all blocks it may ever need; greedy unless told.
@@ -55,6 +56,7 @@ def new_request(
             for g in range(num_groups)
         ),
         num_computed_tokens=0,
+        constraints=Constraints(bad_words=tuple(map(tuple, bad_words))),
     )
 
 

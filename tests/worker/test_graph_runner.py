@@ -106,7 +106,7 @@ def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) ->
         layer_groups=(0,) * len(caches),
     )
     ids = (np.arange(num_reqs) * 7 + length) % model.config.vocab_size
-    return StepInputs(input_ids=ids, batch=batch, sampled=())
+    return StepInputs(input_ids=ids, batch=batch, requests=(), wanted=())
 
 
 def _runner(model: DecoderForCausalLM, backend: RecordingBackend) -> GraphRunner:
