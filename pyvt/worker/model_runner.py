@@ -1,7 +1,5 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-import numpy as np
-
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
@@ -11,8 +9,8 @@ from pyvt.models.base import CausalLM
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
-from pyvt.worker.prepare_inputs import prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
+from pyvt.worker.sampler import Sampled, sample
 
 
 class ModelRunner:
@@ -49,8 +47,9 @@ class ModelRunner:
         hidden = self.graphs.forward(step)
         if not step.sampled:
             return ModelRunnerOutput(sampled_token_ids={})
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.sampled, self.rows)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden), step.sampled, self.rows
+        )
         for request_id, token_id in sampled.token_ids.items():
             self.rows.append_token(self.rows[request_id], token_id)
         return ModelRunnerOutput(
@@ -58,3 +57,13 @@ class ModelRunner:
             logprobs={k: (v,) for k, v in sampled.logprobs.items()},
             errors=sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(request.takes_most_likely for request in step.sampled):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (request.request_id for request in step.sampled)
+        return Sampled(token_ids=dict(zip(ids, tokens, strict=True)))
