@@ -230,6 +230,8 @@ Region::~Region() {
   if (--region_depth == 0) state().region.unlock();
 }
 
+int Region::num_threads() const { return state().pool->num_threads(); }
+
 void parallel_threads(ThreadBody body, void* context) {
   Region region;
   state().pool->run(body, context);
@@ -243,7 +245,7 @@ void parallel_ranges(int64_t num_items, int64_t grain, RangeBody body, void* con
     return;
   }
   Region region;
-  const int count = state().pool->num_threads();
+  const int count = region.num_threads();
   Ranges ranges;
   ranges.num_items = num_items;
   ranges.grain = grain;

@@ -12,7 +12,9 @@
 // Work is split by item, never by reduction, so results do not depend on the number of threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <thread>
 #include <type_traits>
 
 namespace pyvt::cpu {
@@ -24,6 +26,9 @@ class Region {
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
+
+  // The threads that there are, fewer than asked for where the system gives no more.
+  int num_threads() const;
 };
 
 // A phase: calls `body(context, begin, end)` over [0, num_items) in ranges of whole grains. `body`
@@ -52,6 +57,19 @@ void parallel_each(F&& f) {
   using Body = std::remove_reference_t<F>;
   parallel_threads([](void* context, int thread_id) { (*static_cast<Body*>(context))(thread_id); },
                    const_cast<void*>(static_cast<const void*>(&f)));
+}
+
+// Runs `f(thread_id)` once on every thread, all at one time: it waits for workers to join. For
+// measurements of the machine.
+template <typename F>
+void parallel_all(F&& f) {
+  Region region;
+  std::atomic<int> num_missing{region.num_threads()};
+  parallel_each([&](int thread_id) {
+    num_missing.fetch_sub(1);
+    while (num_missing.load() > 0) std::this_thread::yield();
+    f(thread_id);
+  });
 }
 
 // Most threads that a region may have.

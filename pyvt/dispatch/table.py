@@ -226,6 +226,12 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     return _selection.allocate(shape, dtype)
 
 
+def chosen_backends() -> dict[str, tuple[str, ...]]:
+    """Return the backends that calls of each op were given to since the last ``use_backend``."""
+    chosen = {op.name: {c.backend for c in op._cache.values()} for op in all_ops()}
+    return {name: tuple(sorted(served)) for name, served in chosen.items() if served}
+
+
 @contextmanager
 def tapped(tap: Tap, *, allocate: Allocate = np.empty) -> Iterator[None]:
     """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.

@@ -8,6 +8,8 @@ Stop strings, exactly:
    and nothing more; what was held back is given out when the text ends otherwise.
 4. The result does not depend on how the text was cut into tokens.
 5. Before ``min_tokens`` no stop string is looked for.
+6. With ``include_stop_str_in_output`` the text ends after it instead, and nothing is held back; a
+   token that ends the text has its text too.
 
 A token is given out with the text that completes it, so tokens and log probabilities of a stream
 in sum equal those of a whole answer.
@@ -36,10 +38,11 @@ class StopChecker:
         matched: the stop string that ended the text, None so far.
     """
 
-    __slots__ = ("_held", "_longest", "_stop", "matched")
+    __slots__ = ("_held", "_is_included", "_longest", "_stop", "matched")
 
-    def __init__(self, stop: Iterable[str]) -> None:
+    def __init__(self, stop: Iterable[str], *, is_included: bool = False) -> None:
         self._stop = tuple(stop)
+        self._is_included = is_included
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self.matched: str | None = None
@@ -47,19 +50,20 @@ class StopChecker:
     def push(self, text: str) -> str:
         """Add text; return what is certain now. After a match nothing may be pushed."""
         buffer = self._held + text
+        num_given = len(self._held) if self._is_included else 0
         found = [(at + len(s), -len(s), s) for s in self._stop if (at := buffer.find(s)) >= 0]
         if found:
             end, negative_length, self.matched = min(found)
             self._held = ""
-            return buffer[: end + negative_length]
+            return buffer[num_given : end if self._is_included else end + negative_length]
         num_held = self._num_held(buffer)
         self._held = buffer[len(buffer) - num_held :]
-        return buffer[: len(buffer) - num_held]
+        return text if self._is_included else buffer[: len(buffer) - num_held]
 
     def flush(self) -> str:
         """Return what was held back: the text has ended."""
         held, self._held = self._held, ""
-        return held
+        return "" if self._is_included else held
 
     def _num_held(self, buffer: str) -> int:
         """Return the length of the longest end of ``buffer`` that starts a stop string."""
@@ -90,6 +94,7 @@ class _State:
     metrics: RequestMetrics
     tokens: list[_Token] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     num_chars: int = 0
     num_given: int = 0
 
@@ -157,7 +162,7 @@ class OutputProcessor:
             detokenizer=IncrementalDetokenizer(
                 self.tokenizer, skip_special_tokens=params.skip_special_tokens
             ),
-            stop=StopChecker(params.stop),
+            stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
             metrics=RequestMetrics(
                 arrival_s=request.arrival_s, num_prompt_tokens=len(request.prompt_token_ids)
             ),
@@ -207,8 +212,11 @@ class OutputProcessor:
             if state.metrics.first_token_s is None:
                 state.metrics.first_token_s = now_s
         state.metrics.scheduled_s = core_output.scheduled_s
+        if core_output.prompt_logprobs is not None:
+            state.prompt_logprobs = core_output.prompt_logprobs
+        is_cut = not state.request.sampling_params.include_stop_str_in_output
         for index, token_id in enumerate(core_output.new_token_ids):
-            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1
+            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
             logprobs = core_output.logprobs[index] if core_output.logprobs else None
             state.metrics.num_generated_tokens += 1
             state.push_token(token_id, logprobs, has_text=not is_end)
@@ -247,10 +255,16 @@ class OutputProcessor:
             prompt=state.request.prompt,
             prompt_token_ids=state.request.prompt_token_ids,
             outputs=[completion],
+            prompt_logprobs=self._prompt_positions(state),
             finished=is_ready,
             metrics=state.metrics,
             error=error,
         )
+
+    def _prompt_positions(self, state: _State) -> tuple[PositionLogprobs | None, ...] | None:
+        """Return the prompt's log probabilities once, with the first output after they came."""
+        found, state.prompt_logprobs = state.prompt_logprobs, None
+        return None if found is None else (None, *map(self._position, found))
 
     def _position(self, logprobs: TokenLogprobs) -> PositionLogprobs:
         return PositionLogprobs(
