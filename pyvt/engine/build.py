@@ -6,6 +6,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -169,9 +170,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     start_s = time.perf_counter()
     num_threads = config.device.threads
     files = open_model(config.model)
+    # A tokenizer takes as long as the weights, most of it with one core.
+    helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
-        tokenizer = _tokenizer(files)
-        chat_template = _chat_template(files, tokenizer)
+        made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
         config = planned.config
         backends.load(config.device.backend)
@@ -187,7 +189,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
             max_positions=int(config.max_model_len),
             progress=progress,
         )
+        tokenizer = made.result()
+        chat_template = _chat_template(files, tokenizer)
     finally:
+        helper.shutdown()
         files.close()
     num_blocks, block_size = int(config.cache.num_blocks), config.cache.block_size
     specs = loaded.model.kv_cache_specs()

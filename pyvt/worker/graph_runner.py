@@ -61,6 +61,9 @@ class GraphRunner:
         model: whose forward runs.
         max_blocks: blocks of the longest request.
         backend: whose kernels may be recorded; one without ``make_plan`` runs all steps eagerly.
+        pool: the activations of all plans.
+        num_replays: steps that a plan ran.
+        num_eager_decodes: decode steps that could not be recorded.
     """
 
     model: CausalLM
@@ -70,7 +73,7 @@ class GraphRunner:
     num_eager_decodes: int = 0
     _recorded: dict[int, Recorded | None] = field(default_factory=dict)
     _replayed: Recorded | None = None
-    _pool: BufferPool = field(default_factory=BufferPool)
+    pool: BufferPool = field(default_factory=BufferPool)
 
     def forward(self, step: StepInputs) -> Array:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
@@ -137,14 +140,14 @@ class GraphRunner:
         block_tables[:, : batch.block_tables.shape[1]] = batch.block_tables
 
         def keep(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
-            kept.extend(arg for arg in args if not _is_pooled(arg, self._pool))
+            kept.extend(arg for arg in args if not _is_pooled(arg, self.pool))
             if candidate.backend != self.backend.name:
                 foreign.append(op.name)
             op.run(candidate, args)
 
         plan.start()
         try:
-            with tapped(keep, allocate=self._pool.empty):
+            with tapped(keep, allocate=self.pool.empty):
                 hidden = self.model.forward(input_ids, own)
                 logits = self.model.compute_logits(hidden)
                 num_bad, best = ops.count_nonfinite(logits), ops.argmax(logits)
