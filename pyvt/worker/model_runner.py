@@ -16,7 +16,7 @@ from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.sampler import Sampled, sample
 
 Array = np.ndarray[Any, Any]
 
@@ -64,8 +64,12 @@ class ModelRunner:
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden),
+            step.wanted,
+            self.rows,
+            is_processed=self.is_processed,
+        )
         for request_id, token_id in sampled.token_ids.items():
             self.rows.append_token(self.rows[request_id], token_id)
         return ModelRunnerOutput(
@@ -74,6 +78,16 @@ class ModelRunner:
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(row.request.takes_most_likely for row in step.wanted):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (row.request.request_id for row in step.wanted)
+        return Sampled(token_ids=dict(zip(ids, tokens, strict=True)))
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""
