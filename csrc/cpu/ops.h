@@ -12,8 +12,10 @@
 
 namespace pyvt::cpu {
 
-// The block formats with kernels of their own.
-#define PYVT_BLOCK_FORMATS "q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k"
+// The block formats, all of them with kernels.
+#define PYVT_BLOCK_FORMATS                                            \
+  "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq2_xxs iq2_xs " \
+  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4"
 
 // X(op, dtypes that its tensors may have).
 #define CPU_OPS(X)                                       \
@@ -95,8 +97,7 @@ void gather_blocks(TensorView out, TensorView cache, TensorView block_ids);
 void scatter_blocks(TensorView cache, TensorView blocks, TensorView block_ids);
 
 void embedding(TensorView out, TensorView input_ids, TensorView weight);
-void quant_embedding(TensorView out, TensorView input_ids, TensorView blocks, int64_t format,
-                     int64_t num_columns);
+void quant_embedding(TensorView out, TensorView input_ids, BlockMatrix weight);
 
 void paged_attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
                      TensorView v_cache, TensorView block_tables, TensorView seq_lens,
