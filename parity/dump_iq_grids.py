@@ -34,7 +34,7 @@ def literal() -> str:
 def header() -> str:
     """Return the C++ source of the same codes, a row of a grid as one number of 16 bits."""
     lines = [
-        "// Written by parity/dump_iq_grids.py: a number is a row of a grid, its codes low bits first.",
+        "// Written by parity/dump_iq_grids.py: a number is a row of a grid, codes low bits first.",
         "// clang-format off",
         *("#pragma once", "", "#include <cstdint>", "", "namespace pyvt::cpu {", ""),
     ]

@@ -1,4 +1,4 @@
-// Written by parity/dump_iq_grids.py: a number is a row of a grid, its codes low bits first.
+// Written by parity/dump_iq_grids.py: a number is a row of a grid, codes low bits first.
 // clang-format off
 #pragma once
 
