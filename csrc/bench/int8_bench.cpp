@@ -8,27 +8,22 @@
 // (int8) and vpmaddubsw + vpaddw (4 bits). Rates are sums over threads of work per CPU time, so
 // that a neighbour on the machine takes time and not speed; figures are medians over the
 // repetitions.
-#include <immintrin.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/measure.h"
 #include "cpu/kernel_table.h"
-#include "cpu/thread_pool.h"
 
 using namespace pyvt;
+using namespace pyvt::bench;
 
 namespace {
 
-constexpr int64_t kBytes = 96 << 20;
 constexpr int64_t kRows = 256;
 
 // Columns; the rows of a weight do not matter, since its tiles are done one by one.
@@ -41,25 +36,6 @@ constexpr DType kFormats[] = {
 
 const cpu::Int8Format& format_of(DType dtype) {
   return cpu::kernels().int8[std::max(0, cpu::int8_index(dtype))];
-}
-
-double cpu_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-// Sum over threads of work(thread) per second, in units of 10^9.
-double rate(const std::function<double(int)>& work) {
-  std::vector<double> rates(static_cast<size_t>(cpu::num_threads()));
-  cpu::parallel_each([&](int thread) {
-    const double start = cpu_seconds();
-    const double done = work(thread);
-    rates[static_cast<size_t>(thread)] = done / (cpu_seconds() - start) * 1e-9;
-  });
-  double sum = 0;
-  for (double each : rates) sum += each;
-  return sum;
 }
 
 #define PYVT_REGISTERS                                                                     \
@@ -95,24 +71,11 @@ double int4_limit(int) {
   return static_cast<double>(kTurns) * kTurnProducts;
 }
 
-double read_limit(const uint8_t* data, int thread) {
-  const int64_t part = kBytes / cpu::num_threads();
-  const __m256i* p = reinterpret_cast<const __m256i*>(data + thread * part);
-  __m256i a[4] = {};
-  for (int64_t i = 0; i < part / 32; i += 4) {
-    for (int j = 0; j < 4; ++j) a[j] = _mm256_or_si256(a[j], _mm256_load_si256(p + i + j));
-  }
-  volatile int sink = _mm256_extract_epi32(
-      _mm256_or_si256(_mm256_or_si256(a[0], a[1]), _mm256_or_si256(a[2], a[3])), 0);
-  (void)sink;
-  return static_cast<double>(part);
-}
-
 // Quantised activations and 96 MiB of tiles of one shape.
 struct Case {
   const cpu::Int8Format& format;
   int64_t k, tile_bytes, num_tiles;
-  std::unique_ptr<uint8_t, void (*)(void*)> tiles;
+  Bytes tiles;
   std::vector<int8_t> q;
   std::vector<float> scales, sums;
 
@@ -121,7 +84,7 @@ struct Case {
         k(columns),
         tile_bytes(columns / format.block_cols * format.tile_block_bytes),
         num_tiles(kBytes / tile_bytes),
-        tiles(static_cast<uint8_t*>(std::aligned_alloc(64, kBytes)), std::free) {
+        tiles(aligned_bytes(kBytes)) {
     // Bytes of 0x22 to 0x2d make f16 scales ordinary numbers.
     std::vector<uint8_t> block(
         static_cast<size_t>(k / format.block_cols * format.file_block_bytes));
@@ -197,9 +160,7 @@ struct Case {
     const int64_t step = std::max<int64_t>(256, fitting / 256 * 256);
     return rate([&](int thread) {
       const int64_t part = std::max<int64_t>(1, num / cpu::num_threads());
-      const auto size = static_cast<size_t>(format.panel_bytes(step) + 63) / 64 * 64;
-      std::unique_ptr<uint8_t, void (*)(void*)> panel(
-          static_cast<uint8_t*>(std::aligned_alloc(64, size)), std::free);
+      const Bytes panel = aligned_bytes(format.panel_bytes(step));
       std::vector<float> out(static_cast<size_t>(num_rows * cpu::kTileRows));
       for (int64_t i = thread * part; i < (thread + 1) * part; ++i) {
         for (int64_t from = 0; from < k; from += step) {
@@ -219,11 +180,6 @@ struct Case {
     });
   }
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Repetitions of each figure, by name.
 using Figures = std::map<std::string, std::vector<double>>;
@@ -271,8 +227,7 @@ void print(DType dtype, int64_t k, Figures& all) {
 
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 5;
-  std::unique_ptr<uint8_t, void (*)(void*)> plain(
-      static_cast<uint8_t*>(std::aligned_alloc(64, kBytes)), std::free);
+  const Bytes plain = aligned_bytes(kBytes);
   std::memset(plain.get(), 1, kBytes);
   std::printf("level %s, %d threads, %d repetitions, medians\n", cpu::kernels().isa,
               cpu::num_threads(), repetitions);
