@@ -125,19 +125,8 @@ inline void transpose_four_words(const uint8_t* const* rows, int64_t offset, uin
 
 inline void prefetch_line(const uint8_t*) {}
 
-// Values of kRows rows of activations.
-template <typename T, int kRows>
-class Kept {
- public:
-  static constexpr int kMemory = 1;
-
-  explicit Kept(T (&)[kMemory]) {}
-  const T& get(int m) const { return values_[m]; }
-  void set(int m, const T& value) { values_[m] = value; }
-
- private:
-  T values_[kRows];
-};
+constexpr int kKeptRows = 4;
+#include "cpu/simd/kept.h"
 
 inline int32_t code_at(uint32_t word, int i) { return static_cast<int32_t>(word >> (8 * i) & 255); }
 
