@@ -102,5 +102,12 @@ def register() -> None:
     for op, dtypes in module.OPS.items():
         candidate = Candidate(NAME, HOST, getattr(module, op), PRIORITY, _supports_op(op, dtypes))
         register_kernel(op, candidate)
-    add_backend(Backend(name=NAME, prepack=_Packer(module), make_plan=module.Plan))
+    add_backend(
+        Backend(
+            name=NAME,
+            prepack=_Packer(module),
+            make_plan=module.Plan,
+            set_num_threads=module.set_num_threads,
+        )
+    )
     atexit.register(module.shutdown_threads)
