@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -32,6 +33,14 @@ def _load_native(folder: Path) -> None:
 
 if NATIVE_DIR in os.environ:
     _load_native(Path(os.environ[NATIVE_DIR]))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reference_again() -> Iterator[None]:
+    """After a module of tests the reference is selected again, whatever engines it made."""
+    yield
+    if "pyvt.dispatch" in sys.modules:
+        sys.modules["pyvt.dispatch"].use_backend("numpy")
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,24 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.mathutil import cdiv
-from pyvt.messages import ModelRunnerOutput, SchedulerOutput
+from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
-from pyvt.worker.prepare_inputs import prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.logprobs import prompt_logprobs
+from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
+from pyvt.worker.sampler import Sampled, sample
+
+Array = np.ndarray[Any, Any]
 
 
 class ModelRunner:
@@ -32,8 +38,10 @@ class ModelRunner:
             max_model_len=config.max_model_len,
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
+            num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -43,18 +51,73 @@ class ModelRunner:
         allowed for, comes back as an error; the others are not touched by it.
         """
         self.rows.update(output)
+        self.kv_cache.copy_blocks(output.block_copies)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
-        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
+        step = prepare_inputs(
+            self.rows,
+            output.num_scheduled_tokens,
+            self.kv_cache.layers,
+            self.kv_cache.layer_groups,
+        )
         hidden = self.graphs.forward(step)
-        if not step.sampled:
-            return ModelRunnerOutput(sampled_token_ids={})
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.sampled, self.rows)
+        errors = self._add_prompt_logprobs(step, hidden)
+        if not step.wanted:
+            return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden),
+            step.wanted,
+            self.rows,
+            is_processed=self.is_processed,
+        )
         for request_id, token_id in sampled.token_ids.items():
             self.rows.append_token(self.rows[request_id], token_id)
         return ModelRunnerOutput(
             sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
             logprobs={k: (v,) for k, v in sampled.logprobs.items()},
-            errors=sampled.errors,
+            prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
+            errors=errors | sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(row.request.takes_most_likely for row in step.wanted):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (row.request.request_id for row in step.wanted)
+        return Sampled(token_ids=dict(zip(ids, tokens, strict=True)))
+
+    def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
+        """Add entries for the prompt tokens that follow this step's; return errors by request."""
+        errors = {}
+        for i, request in enumerate(step.requests):
+            if request.prompt_logprobs is None:
+                continue
+            start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
+            first = int(step.batch.positions[start])
+            end = min(end, start + request.num_prompt_tokens - 1 - first)
+            next_ids = self.rows.token_ids[request.row, first + 1 : first + 1 + end - start]
+            num_top = request.params.prompt_logprobs or 0
+            found = prompt_logprobs(self.model, hidden[start:end], next_ids, num_top)
+            if found is None:
+                errors[request.request_id] = (
+                    "[sampler] prompt_logprobs: expected finite logits, got others; the weights or "
+                    "the file are damaged, check with pyvt inspect"
+                )
+            else:
+                request.prompt_logprobs += found
+        return errors
+
+
+def _finished_prompts(
+    request_ids: Iterable[str], rows: InputBatch
+) -> dict[str, tuple[TokenLogprobs, ...]]:
+    """Return the entries of prompts that have just ended, each once."""
+    found = {}
+    for request_id in request_ids:
+        entries, rows[request_id].prompt_logprobs = rows[request_id].prompt_logprobs, None
+        if entries is not None:
+            found[request_id] = tuple(entries)
+    return found

@@ -12,6 +12,7 @@ import numpy as np
 from pyvt.layers.forward_batch import ForwardBatch, LayerCache
 from pyvt.mathutil import cdiv
 from pyvt.worker.input_batch import InputBatch, RequestRow
+from pyvt.worker.logits_rows import LogitsRow
 
 Array = np.ndarray[Any, Any]
 
@@ -23,18 +24,21 @@ class StepInputs:
     Attributes:
         input_ids: ``[T]`` i64.
         batch: the indices of the step.
-        sampled: the requests that get a token, one for each of ``batch.logits_indices``.
+        requests: the requests of the step, one for each of ``batch.seq_lens``.
+        wanted: what the rows of logits are for, one for each of ``batch.logits_indices``.
     """
 
     input_ids: Array
     batch: ForwardBatch
-    sampled: tuple[RequestRow, ...]
+    requests: tuple[RequestRow, ...]
+    wanted: tuple[LogitsRow, ...]
 
 
 def prepare_inputs(
     rows: InputBatch,
     num_scheduled_tokens: Mapping[str, int],
     kv_caches: tuple[LayerCache, ...],
+    layer_groups: tuple[int, ...] = (),
 ) -> StepInputs:
     """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``."""
     requests = [rows[request_id] for request_id in num_scheduled_tokens]
@@ -51,7 +55,7 @@ def prepare_inputs(
     token_rows = np.repeat(row_ids, num_new)
     positions = np.arange(num_tokens) + np.repeat(computed - cu_seqlens_q[:-1], num_new)
     block_size = rows.block_size
-    blocks = rows.block_tables[token_rows, positions // block_size].astype(np.int64)
+    blocks = rows.block_tables[:, token_rows, positions // block_size].astype(np.int64)
     max_seq_len = int(seq_lens.max())
     batch = ForwardBatch(
         num_tokens=num_tokens,
@@ -60,14 +64,16 @@ def prepare_inputs(
         max_seq_len=max_seq_len,
         positions=positions,
         slot_mapping=blocks * block_size + positions % block_size,
-        block_tables=rows.block_tables[row_ids, : cdiv(max_seq_len, block_size)],
+        block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
         seq_lens=seq_lens.astype(np.int32),
         cu_seqlens_q=cu_seqlens_q.astype(np.int32),
         logits_indices=(cu_seqlens_q[1:][is_sampled] - 1).astype(np.int32),
         kv_caches=kv_caches,
+        layer_groups=layer_groups,
     )
     return StepInputs(
         input_ids=rows.token_ids[token_rows, positions],
         batch=batch,
-        sampled=tuple(r for r, sampled in zip(requests, is_sampled, strict=True) if sampled),
+        requests=tuple(requests),
+        wanted=tuple(LogitsRow(r) for r, ends in zip(requests, is_sampled, strict=True) if ends),
     )

@@ -146,6 +146,26 @@ def test_process_negative_seed_is_taken_modulo_two_to_64() -> None:
     assert process("x", seed=-1).sampling_params.seed == 2**64 - 1
 
 
+def test_process_timeout_becomes_a_deadline_on_the_engines_clock() -> None:
+    request = PROCESSOR.process("a", "x", SamplingParams(), 1.5, priority=-3, timeout_s=2)
+
+    assert (request.priority, request.deadline_s) == (-3, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("timeout_s", value) for value in (0, -1, float("nan"), float("inf"), 1e10, "1", True)],
+        *[("priority", value) for value in (1.0, 2**40, "1", None, True)],
+    ],
+)
+def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=rf"\[request\] {name}: expected") as refused:
+        PROCESSOR.process("a", "x", SamplingParams(), 1.5, **{name: value})
+
+    assert refused.value.param == name
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -205,3 +225,24 @@ def test_render_template_variable_that_is_an_argument_is_refused(name: str) -> N
 
     with pytest.raises(RequestError, match=f"names that pyvt does not set itself, got '{name}'"):
         processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs={name: []})
+
+
+def test_process_bad_words_are_banned_with_and_without_a_space_before_them() -> None:
+    request = process("x", bad_words=["ab", " ab", " c", "é"])
+
+    assert request.constraints.bad_words == (
+        (97, 98),
+        (32, 97, 98),
+        (32, 99),
+        (99,),
+        tuple("é".encode()),
+        (32, *"é".encode()),
+    )
+
+
+@pytest.mark.parametrize("word", [" ", "\n\t", "\ud83d"])
+def test_process_bad_word_without_characters_is_refused(word: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        process("x", bad_words=[word])
+
+    assert refused.value.param == "bad_words"

@@ -1,5 +1,6 @@
 """ModelRunner over tiny models: batches, chunks, preemption, and rows that fail alone."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.worker.steps import generate, new_request, runner_of, step
 SHORT = [5, 11, 7]
 LONG = [3, 90, 41, 8, 8, 15, 60, 2, 33, 71, 29]
 NAN_TOKEN = 77
+# Requests of the model with windows: each of its three layers is a cache group.
+windowed = partial(new_request, num_groups=3)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
 
 
 def test_greedy_tokens_are_the_argmax_of_the_whole_sequence(model: CausalLM) -> None:
-    tokens = generate(runner_of(model), [new_request("a", LONG)], 12)["a"]
+    tokens = generate(runner_of(model), [windowed("a", LONG)], 12)["a"]
 
     ids = np.array(LONG + tokens)
     (logits,) = all_logits(model, [(ids, np.arange(len(ids)))])
@@ -49,10 +52,10 @@ def test_greedy_tokens_are_the_argmax_of_the_whole_sequence(model: CausalLM) -> 
 
 def test_tokens_do_not_depend_on_the_batch(model: CausalLM) -> None:
     requests = [
-        new_request("a", LONG, slot=0),
-        new_request("b", SHORT, slot=1, temperature=0.9, seed=7),
-        new_request("c", SHORT, slot=2, temperature=0.9, seed=8),
-        new_request("d", LONG[::-1], slot=3, temperature=1.2, top_k=9, top_p=0.9, seed=7),
+        windowed("a", LONG, slot=0),
+        windowed("b", SHORT, slot=1, temperature=0.9, seed=7),
+        windowed("c", SHORT, slot=2, temperature=0.9, seed=8),
+        windowed("d", LONG[::-1], slot=3, temperature=1.2, top_k=9, top_p=0.9, seed=7),
     ]
     alone = {r.request_id: generate(runner_of(model), [r], 8)[r.request_id] for r in requests}
 
@@ -63,10 +66,10 @@ def test_tokens_do_not_depend_on_the_batch(model: CausalLM) -> None:
 
 
 def test_chunked_prefill_samples_only_after_the_last_chunk(model: CausalLM) -> None:
-    want = generate(runner_of(model), [new_request("a", LONG)], 1)["a"]
+    want = generate(runner_of(model), [windowed("a", LONG)], 1)["a"]
     runner = runner_of(model)
 
-    first = runner.execute_model(step({"a": 4}, new=[new_request("a", LONG)]))
+    first = runner.execute_model(step({"a": 4}, new=[windowed("a", LONG)]))
     second = runner.execute_model(step({"a": 7}, computed={"a": 4}))
 
     assert first.sampled_token_ids == {}
@@ -74,23 +77,23 @@ def test_chunked_prefill_samples_only_after_the_last_chunk(model: CausalLM) -> N
 
 
 def test_prefill_and_decode_share_a_step(model: CausalLM) -> None:
-    want = generate(runner_of(model), [new_request("a", SHORT)], 2)["a"]
+    want = generate(runner_of(model), [windowed("a", SHORT)], 2)["a"]
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT)]))
 
     output = runner.execute_model(
-        step({"b": 5, "a": 1}, new=[new_request("b", LONG, slot=1)], computed={"a": 3})
+        step({"b": 5, "a": 1}, new=[windowed("b", LONG, slot=1)], computed={"a": 3})
     )
 
     assert output.sampled_token_ids == {"a": (want[1],)}
 
 
 def test_preempted_request_goes_on_as_if_it_had_not_been(model: CausalLM) -> None:
-    request = new_request("a", LONG, temperature=0.8, seed=3, frequency_penalty=0.5)
+    request = windowed("a", LONG, temperature=0.8, seed=3, frequency_penalty=0.5)
     want = generate(runner_of(model), [request], 8)["a"]
     runner = runner_of(model)
     generate(runner, [request], 3)
-    resumed = new_request(
+    resumed = windowed(
         "a", LONG, slot=1, output=want[:3], temperature=0.8, seed=3, frequency_penalty=0.5
     )
 
@@ -124,7 +127,7 @@ def test_blocks_that_held_nan_serve_the_next_request(damaged: CausalLM) -> None:
 
 def test_step_without_tokens_forgets_requests_and_returns_nothing(model: CausalLM) -> None:
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT)]))
 
     output = runner.execute_model(step({}, finished=["a", "never-seen"]))
 
@@ -137,7 +140,7 @@ def test_logprobs_are_of_the_raw_logits(model: CausalLM) -> None:
     last = logits[-1].astype(np.float64)
     want = last - np.log(np.exp(last).sum())
     best = int(last.argmax())
-    request = new_request("a", LONG, logprobs=3, logit_bias={best: -100.0})
+    request = windowed("a", LONG, logprobs=3, logit_bias={best: -100.0})
 
     output = runner_of(model).execute_model(step({"a": len(LONG)}, new=[request]))
 
@@ -165,3 +168,72 @@ def test_real_model_answers_a_chat_prompt(smollm2_path: Path) -> None:
     tokens = generate(runner_of(loaded.model), [new_request("a", prompt)], 8)["a"]
 
     assert tokens == [504, 3575, 282, 4649, 314, 7042, 30, 2]
+
+
+@pytest.mark.parametrize("chunks", [(11,), (4, 7), (1, 9, 1), (3, 3, 3, 2)])
+def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
+    model: CausalLM, chunks: tuple[int, ...]
+) -> None:
+    runner = runner_of(model)
+    request = windowed("a", LONG, prompt_logprobs=2)
+
+    output = runner.execute_model(step({"a": chunks[0]}, new=[request]))
+    computed = chunks[0]
+    for chunk in chunks[1:]:
+        assert output.prompt_logprobs == {}
+        output = runner.execute_model(step({"a": chunk}, computed={"a": computed}))
+        computed += chunk
+
+    (logits,) = all_logits(model, [(np.array(LONG), np.arange(len(LONG)))])
+    want = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    entries = output.prompt_logprobs["a"]
+    assert [entry.token_id for entry in entries] == LONG[1:]
+    assert [entry.logprob for entry in entries] == pytest.approx(
+        want[np.arange(len(LONG) - 1), LONG[1:]], abs=1e-9
+    )
+    assert [[i for i, _ in entry.top] for entry in entries] == [
+        np.argsort(-row)[:2].tolist() for row in want[:-1]
+    ]
+
+
+def test_prompt_logprobs_come_once(model: CausalLM) -> None:
+    runner = runner_of(model)
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT, prompt_logprobs=0)]))
+    later = runner.execute_model(step({"a": 1}, computed={"a": 3}))
+    again = windowed("a", SHORT, prompt_logprobs=0, output=[1, 2])
+
+    resumed = runner.execute_model(step({"a": 5}, new=[again], finished=["a"]))
+
+    assert (later.prompt_logprobs, resumed.prompt_logprobs) == ({}, {})
+
+
+def test_prompt_logprobs_hold_few_rows_of_logits_at_once(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    compute = model.compute_logits
+
+    def recorded(hidden: Any) -> Any:
+        sizes.append(len(hidden))
+        return compute(hidden)
+
+    monkeypatch.setattr(model, "compute_logits", recorded, raising=False)
+    monkeypatch.setattr("pyvt.worker.logprobs.PROMPT_ROWS", 4)
+    output = runner_of(model).execute_model(
+        step({"a": 11}, new=[windowed("a", LONG, prompt_logprobs=1)])
+    )
+
+    assert sizes == [4, 4, 2, 1]
+    assert len(output.prompt_logprobs["a"]) == 10
+
+
+def test_prompt_logprobs_of_a_damaged_prompt_are_an_error_of_that_request(
+    damaged: CausalLM,
+) -> None:
+    bad = new_request("bad", [NAN_TOKEN, *SHORT], slot=0, prompt_logprobs=1)
+    good = new_request("good", SHORT, slot=1, prompt_logprobs=1)
+
+    output = runner_of(damaged).execute_model(step({"bad": 4, "good": 3}, new=[bad, good]))
+
+    assert list(output.errors) == ["bad"]
+    assert list(output.prompt_logprobs) == ["good"]

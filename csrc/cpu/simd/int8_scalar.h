@@ -61,6 +61,17 @@ inline Words shift_left(const Words& a, int n) {
   return each<Words>([&](int r) { return a.row[r] << n; });
 }
 
+// Bytes in [0, 15] as places in a table of 16 bytes.
+inline Words look_up(const int8_t* table, const Words& a) {
+  return each<Words>([&](int r) {
+    uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) {
+      word |= uint32_t{static_cast<uint8_t>(table[a.row[r] >> (8 * i) & 15])} << (8 * i);
+    }
+    return word;
+  });
+}
+
 inline Floats load_floats(const void* p) {
   Floats a;
   std::memcpy(a.row, p, sizeof a.row);

@@ -5,8 +5,10 @@
 #ifndef PYVT_OP_LIST_H
 #define PYVT_OP_LIST_H
 
-// The block formats with kernels of their own.
-#define PYVT_BLOCK_FORMATS "q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k"
+// The block formats, all of them with kernels.
+#define PYVT_BLOCK_FORMATS                                            \
+  "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq2_xxs iq2_xs " \
+  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4"
 
 // clang-format off
 #define CPU_OPS(X) \
@@ -80,9 +82,8 @@
     (pyvt_out out, pyvt_in input_ids, pyvt_in weight), \
     (out, input_ids, weight)) \
   X(quant_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
-    (pyvt_out out, pyvt_in input_ids, pyvt_in blocks, pyvt_i64 format, \
-     pyvt_i64 num_columns), \
-    (out, input_ids, blocks, format, num_columns)) \
+    (pyvt_out out, pyvt_in input_ids, pyvt_blocks weight), \
+    (out, input_ids, weight)) \
   X(paged_attention, "f32 bf16 f16", \
     (pyvt_out out, pyvt_out lse, pyvt_in q, pyvt_in k_cache, pyvt_in v_cache, \
      pyvt_in block_tables, pyvt_in seq_lens, pyvt_in cu_seqlens_q, pyvt_f64 scale, \
