@@ -24,7 +24,7 @@ constexpr int64_t kPanelCols = 512;
 constexpr int64_t kMaxDirectRows = 16;
 constexpr int64_t kMaxDirectFloatRows = 7;
 // Work that is worth waking a thread for.
-constexpr int64_t kGrainProducts = 48 << 10;
+constexpr int64_t kGrainProducts = 16 << 10;
 constexpr int64_t kGrainElements = 8 << 10;
 
 constexpr int64_t kQ8Group = 32;
