@@ -38,6 +38,7 @@ class ModelRunner:
             max_model_len=config.max_model_len,
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
+            num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.is_processed = config.logprobs_mode == "processed_logprobs"
@@ -50,9 +51,15 @@ class ModelRunner:
         allowed for, comes back as an error; the others are not touched by it.
         """
         self.rows.update(output)
+        self.kv_cache.copy_blocks(output.block_copies)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
-        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
+        step = prepare_inputs(
+            self.rows,
+            output.num_scheduled_tokens,
+            self.kv_cache.layers,
+            self.kv_cache.layer_groups,
+        )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
