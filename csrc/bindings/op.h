@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/view.h"
+#include "bindings/without_gil.h"
 #include "cpu/plan.h"
 
 namespace pyvt::bindings {
@@ -11,9 +12,12 @@ namespace pyvt::bindings {
 template <typename... Args>
 void bind_op(py::module_& m, const char* name, void (*op)(Args...)) {
   m.def(name, [op, name](Args... args) {
-    py::gil_scoped_release unlocked;
-    op(args...);
-    if (cpu::Plan* plan = cpu::recording_plan()) plan->append(name, [op, args...] { op(args...); });
+    without_gil([&] {
+      op(args...);
+      if (cpu::Plan* plan = cpu::recording_plan()) {
+        plan->append(name, [op, args...] { op(args...); });
+      }
+    });
   });
 }
 
