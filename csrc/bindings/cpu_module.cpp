@@ -5,7 +5,6 @@
 
 #include "bindings/op.h"
 #include "bindings/weight_view.h"
-#include "bindings/without_gil.h"
 #include "cpu/kernel_table.h"
 #include "cpu/machine_limits.h"
 #include "cpu/ops.h"
@@ -48,15 +47,9 @@ PYBIND11_MODULE(_native, m) {
           "Append the ops that this thread calls from now on.")
       .def(
           "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
-      .def(
-          "run", [](const cpu::Plan& plan) { bindings::without_gil([&] { plan.run(); }); },
-          "Run all calls.")
-      .def(
-          "timed_run",
-          [](const cpu::Plan& plan) {
-            return bindings::without_gil([&] { return plan.timed_run(); });
-          },
-          "Run all calls; return the nanoseconds of each.")
+      .def("run", &cpu::Plan::run, py::call_guard<bindings::Unlocked>(), "Run all calls.")
+      .def("timed_run", &cpu::Plan::timed_run, py::call_guard<bindings::Unlocked>(),
+           "Run all calls; return the nanoseconds of each.")
       .def("ops", &cpu::Plan::ops, "Return the op of each call.")
       .def("__len__", &cpu::Plan::size);
 
@@ -67,7 +60,8 @@ PYBIND11_MODULE(_native, m) {
 #undef PYVT_NUMBER
   m.attr("DTYPES") = numbers;
 
-  m.def("pack_tiles", bindings::unlocked(&cpu::pack_tiles), "Lay rows of a weight as tiles.");
+  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<bindings::Unlocked>(),
+        "Lay rows of a weight as tiles.");
   m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
   m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
@@ -80,8 +74,11 @@ PYBIND11_MODULE(_native, m) {
   m.def(
       "machine_limits",
       [](int repetitions) {
-        const cpu::MachineLimits limits =
-            bindings::without_gil([&] { return cpu::machine_limits(repetitions); });
+        cpu::MachineLimits limits;
+        {
+          bindings::Unlocked unlocked;
+          limits = cpu::machine_limits(repetitions);
+        }
         py::dict rates;
         rates["read"] = limits.read;
         rates["fma_f32"] = limits.fma_f32;
@@ -92,6 +89,6 @@ PYBIND11_MODULE(_native, m) {
         return rates;
       },
       py::arg("repetitions") = 5, "Measure the best rates of this machine; for benchmarks.");
-  m.def("shutdown_threads", bindings::unlocked(&cpu::shutdown_threads),
+  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<bindings::Unlocked>(),
         "End and join the workers.");
 }

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
 from pyvt.dispatch.table import Candidate, Op, tapped
-from pyvt.errors import KernelError
+from pyvt.errors import DTypeError, KernelError
 from pyvt.tensor.dtype import DTYPES
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -112,7 +112,7 @@ def _mutated(arg: Any, mutation: str, axis: int, pick: int) -> Any:
         shape = (arg.shape[0], (32, 256, arg.shape[1], arg.shape[1] * 2)[axis % 4])
         try:
             return PackedTensor(DTYPES[other], shape, arg.layout, arg.data)
-        except ValueError:
+        except (ValueError, DTypeError):
             return PackedTensor(arg.dtype, arg.shape, arg.layout, arg.data.copy())
     if isinstance(arg, QuantTensor):
         return ops.prepack_weight(arg) if pick % 2 else arg.blocks
