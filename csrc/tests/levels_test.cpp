@@ -66,16 +66,22 @@ Bytes packed(const KernelTable& table, int index, std::mt19937& random) {
 Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8Rows& a) {
   const Int8Format& format = table.int8[index];
   Floats out;
-  const auto append = [&](auto kernel, const uint8_t* weight, int num_rows) {
+  const auto append = [&](int num_rows, auto&& kernel) {
     Floats sums(static_cast<size_t>(num_rows * kTileRows));
-    kernel(weight, kCols, a, 0, sums.data(), kTileRows);
+    kernel(sums.data());
     out.insert(out.end(), sums.begin(), sums.end());
   };
   const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4};
-  for (int i = 0; i < 3; ++i) append(format.direct[i], tile.data(), direct_rows[i]);
+  for (int i = 0; i < 3; ++i) {
+    append(direct_rows[i],
+           [&](float* sums) { format.direct[i](tile.data(), kCols, a, 0, sums, kTileRows); });
+  }
   Bytes panel(static_cast<size_t>(format.panel_bytes(kCols)));
   format.unpack_panel(tile.data(), kCols, panel.data());
-  for (int i = 0; i < 2; ++i) append(format.panel[i], panel.data(), panel_rows[i]);
+  for (int i = 0; i < 2; ++i) {
+    append(panel_rows[i],
+           [&](float* sums) { format.panel[i](panel.data(), kCols, a, 0, sums, kTileRows, true); });
+  }
   Floats values(static_cast<size_t>(kCols * kTileRows));
   format.decode_tile(tile.data(), 0, kCols, values.data());
   out.insert(out.end(), values.begin(), values.end());

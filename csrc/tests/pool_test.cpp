@@ -10,7 +10,7 @@
 
 namespace {
 
-using pyvt::cpu::parallel_each;
+using pyvt::cpu::parallel_all;
 using pyvt::cpu::parallel_for;
 
 constexpr int64_t kItems = 1000;
@@ -29,7 +29,7 @@ bool covers_each_item() {
 
 bool runs_on_each_thread() {
   std::atomic<int> calls{0};
-  parallel_each([&](int) { calls.fetch_add(1); });
+  parallel_all([&](int) { calls.fetch_add(1); });
   return calls.load() == pyvt::cpu::num_threads();
 }
 
