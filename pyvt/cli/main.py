@@ -21,6 +21,7 @@ import click
 
 import pyvt
 from pyvt import envs
+from pyvt.cli.first_run import tell_build
 from pyvt.errors import (
     CheckpointError,
     ConfigError,
@@ -104,6 +105,7 @@ def _interrupt_deferred() -> Iterator[None]:
 @click.version_option(pyvt.__version__, prog_name="pyvt")
 def cli() -> None:
     """A small, exact and fast LLM inference engine for the Qwen3 and Llama families."""
+    tell_build()
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -174,6 +174,32 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Native CPU backend: AVX-512 and NEON kernels, over SIMDe on AVX2",
+        command="make simde",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: NEON kernels compiled for AArch64, under qemu",
+        command="make cross",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: backend tests under address, undefined-behaviour and thread "
+        "sanitizers",
+        command="make asan tsan",
+        label="PASS",
+    ),
+    Capability(
+        name="C library `libpyvt_ops.so`, called from C and by ctypes",
+        command="pytest tests/backends/test_c_api.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Packages: wheel, and sdist with and without a compiler, in fresh environments",
+        command="pytest tests/test_packages.py",
+        label="PASS",
+    ),
+    Capability(
         name="Native CPU backend: SmolLM2-135M in lockstep with the reference",
         **_parity("lockstep", "cpu"),
     ),
