@@ -8,14 +8,59 @@ request is forgotten by the worker and later sent whole again, with what it had 
 The order of ``num_scheduled_tokens`` is the order of the rows of the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from pyvt.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 BlockIds = tuple[tuple[int, ...], ...]
+
+
+class Matcher(Protocol):
+    """The state of one request in its grammar; the worker's row owns it."""
+
+    error: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but the end may follow."""
+        ...
+
+    def masks(self, drafts: Sequence[int], num_left: int) -> Any:
+        """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool.
+
+        Called once a step, before sampling; the state does not change. ``drafts`` were let through
+        by ``filter_drafts`` in this state; the request may still generate ``num_left`` tokens.
+        """
+        ...
+
+    def filter_drafts(self, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Return the drafts up to the first that is not allowed; the state does not change."""
+        ...
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Take tokens that were generated."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled grammar; ``structured`` makes it, requests and worker only pass it on."""
+
+    @property
+    def shortest(self) -> int | None:
+        """Tokens of the shortest text that was found, None where none was."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the grammar leaves out of what was asked for."""
+        ...
+
+    def start(self, token_ids: Sequence[int], *, is_closing: bool) -> Matcher:
+        """Return the state behind what a request has generated."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +69,11 @@ class Constraints:
 
     Attributes:
         bad_words: sequences of token ids; the last of one is banned where the others precede.
+        grammar: what the text must be; once it is complete the text ends, ``min_tokens`` or not.
     """
 
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
 
 
 NO_CONSTRAINTS = Constraints()

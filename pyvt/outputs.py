@@ -110,6 +110,7 @@ class RequestOutput:
         finished: whether this is the last output of the request.
         metrics: its times so far.
         error: what went wrong when the finish reason is ``error``.
+        warnings: what of the request is not honoured, such as keywords of a lax schema.
     """
 
     request_id: str
@@ -120,6 +121,7 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics
     error: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def _span_ms(start_s: float | None, end_s: float | None) -> float | None:

@@ -27,6 +27,7 @@ from pyvt.quant import WeightSettings
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import available_host_bytes
@@ -197,7 +198,12 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
-        InputProcessor(tokenizer, chat_template, limits),
+        InputProcessor(
+            tokenizer,
+            chat_template,
+            limits,
+            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+        ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
         default_params=default_params(planned.model_config.sampling_defaults),

@@ -236,6 +236,7 @@ class OutputProcessor:
         error: str | None,
     ) -> RequestOutput:
         is_ready = reason is not None
+        grammar = state.request.constraints.grammar
         given = state.take_tokens(take_all=is_ready)
         text = "".join(state.text)
         state.text.clear()
@@ -259,6 +260,7 @@ class OutputProcessor:
             finished=is_ready,
             metrics=state.metrics,
             error=error,
+            warnings=() if grammar is None else grammar.warnings,
         )
 
     def _prompt_positions(self, state: _State) -> tuple[PositionLogprobs | None, ...] | None:

@@ -73,11 +73,13 @@ class Request:
         """Add a sampled token; return (finish reason, stop token id) when it ends the request.
 
         A token of ``eos_token_ids`` has the stop reason None. Before ``min_tokens`` no token ends
-        the text. A token that both ends the text and is the last allowed one reads ``stop``.
+        the text, unless a grammar says that it is complete. A token that both ends the text and is
+        the last allowed one reads ``stop``.
         """
         self.output_token_ids.append(token_id)
         params = self.core.sampling_params
-        if len(self.output_token_ids) >= params.min_tokens:
+        has_grammar = self.core.constraints.grammar is not None
+        if len(self.output_token_ids) >= params.min_tokens or has_grammar:
             if token_id in self.core.eos_token_ids:
                 return "stop", None
             if token_id in params.stop_token_ids:

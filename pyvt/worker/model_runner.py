@@ -59,11 +59,11 @@ class ModelRunner:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
         sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
-        for request_id, token_id in sampled.token_ids.items():
-            self.rows.append_token(self.rows[request_id], token_id)
+        for request_id, token_ids in sampled.token_ids.items():
+            self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
-            sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
-            logprobs={k: (v,) for k, v in sampled.logprobs.items()},
+            sampled_token_ids=sampled.token_ids,
+            logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
