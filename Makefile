@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all fixtures lint fmt docs native parity clean
+.PHONY: demo test test-all fixtures lint fmt docs native parity bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
@@ -43,6 +43,18 @@ native: $(VENV)/bin/python
 parity: $(VENV)/.core
 	$(BIN)/pyvt parity run --backend numpy --record parity/measured/numpy.json
 	$(BIN)/pyvt parity run --backend cpu --record parity/measured/cpu.json
+
+# On a quiet machine; about half an hour. LLAMA_PYTHON and HF_PYTHON name Pythons that have
+# llama-cpp-python, and torch and transformers; without them pyvt is measured alone.
+bench: $(VENV)/.core
+	$(BIN)/pyvt bench ops --out benchmarks/results
+	$(BIN)/pyvt bench offline smollm2-135m shape:qwen3-0.6b:q8_0 shape:qwen3-0.6b:q4_k_m \
+	  --out benchmarks/results
+	$(BIN)/pyvt bench peers $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
+	  $(if $(HF_PYTHON),--hf-python $(HF_PYTHON)) --out benchmarks/results
+	$(PIP) install -q -c constraints.txt -e '.[plot]'
+	$(BIN)/python -m benchmarks.plot
+	$(BIN)/python -m pyvt.testing.docs
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

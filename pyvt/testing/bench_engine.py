@@ -31,9 +31,11 @@ from pyvt.engine.build import build_engine
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.bench_limits import measure_limits
 
-# Room for the longest measured prompt and its answer.
+# Room for the longest measured prompt and its answer; all sequences share a pool of 2,048 tokens,
+# as the peers do.
 MAX_MODEL_LEN = 1024
 MAX_BATCH = 16
+BLOCK_SIZE, NUM_BLOCKS = 16, 128
 
 
 class EngineBench:
@@ -41,7 +43,13 @@ class EngineBench:
 
     def __init__(self, path: str | Path, **settings: Any) -> None:
         """``settings`` are those of ``engine_config``."""
-        chosen = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_BATCH, **settings}
+        chosen = {
+            "max_model_len": MAX_MODEL_LEN,
+            "max_num_seqs": MAX_BATCH,
+            "block_size": BLOCK_SIZE,
+            "num_blocks": NUM_BLOCKS,
+            **settings,
+        }
         self.engine = build_engine(engine_config(str(path), **chosen))
         self._rng = np.random.default_rng(0)
         self._ids = itertools.count()

@@ -6,6 +6,7 @@ alike. Ratios are taken within a repetition; what is told is their median. The r
 say what is wanted.
 """
 
+import hashlib
 import json
 import os
 import statistics
@@ -55,12 +56,14 @@ class Workload:
 
 _DECODE_128 = {"do": "decode", "context": 128, "steps": 16}
 _DECODE_512 = {"do": "decode", "context": 512, "steps": 16}
+_BATCH_4 = {"do": "batch", "sequences": 4, "context": 64, "steps": 8}
 _BATCH_16 = {"do": "batch", "sequences": 16, "context": 64, "steps": 6}
 WORKLOADS = {
     "decode@128": Workload(ask=_DECODE_128, num_tokens=1, is_read_bound=True),
     "decode@512": Workload(ask=_DECODE_512, num_tokens=1, is_read_bound=True),
     "prefill 256": Workload(ask={"do": "prefill", "tokens": 256}, num_tokens=256),
     "prefill 512": Workload(ask=_DECODE_512, num_tokens=512, key="prefill_s"),
+    "batch 4": Workload(ask=_BATCH_4, num_tokens=4, num_logits=4),
     "batch 16": Workload(ask=_BATCH_16, num_tokens=16, num_logits=16),
 }
 BUSY_WORKLOADS = ("decode@128", "prefill 256")
@@ -148,16 +151,17 @@ class Peer:
         _of(self._process.stdin).flush()
         return self._read()
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> int:
+        """End the process and return its exit code."""
         _of(self._process.stdin).close()
-        self._process.wait()
+        code = self._process.wait()
         _of(self._process.stdout).close()
+        return code
 
     def _read(self) -> dict[str, Any]:
         line = _of(self._process.stdout).readline()
         if not line:
-            code = self._process.wait()
+            code = self.close()
             self._errors.seek(0)
             last = (self._errors.read().splitlines() or ["no output"])[-1]
             raise ConfigError(
@@ -192,11 +196,19 @@ class Samples:
     resident_bytes: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
 
+    def latest(self) -> str:
+        """Return the tokens/s of the last repetition in words."""
+        return "; ".join(
+            f"{engine} "
+            + ", ".join(f"{w} {WORKLOADS[w].num_tokens / s[-1]:.1f}" for w, s in found.items())
+            for engine, found in self.seconds.items()
+        )
+
     def ratios(self, workload: str) -> list[float]:
-        """Return pyvt's speed over that of the best peer, repetition by repetition."""
+        """Return pyvt's speed over the best peer's, by repetition; none without peers."""
         ours = self.seconds[PYVT][workload]
         peers = [s[workload] for name, s in self.seconds.items() if name != PYVT]
-        return [min(times) / mine for mine, *times in zip(ours, *peers, strict=True)]
+        return [min(times) / mine for mine, *times in zip(ours, *peers, strict=True) if times]
 
 
 @contextmanager
@@ -247,6 +259,7 @@ def measure(
     *,
     repeats: int,
     is_busy_measured: bool = True,
+    report: Print,
 ) -> Samples:
     """Run the workloads on all engines in turn and return what was measured.
 
@@ -255,6 +268,7 @@ def measure(
         workloads: keys of ``WORKLOADS``.
         repeats: repetitions after one that is not counted.
         is_busy_measured: whether to repeat some beside a busy neighbour.
+        report: takes a line after each repetition.
 
     Raises ConfigError where an engine does not answer.
     """
@@ -267,11 +281,13 @@ def measure(
             peers[name] = Peer(name, command, errors)
             stack.callback(peers[name].close)
         samples.names = {name: peer.ready["name"] for name, peer in peers.items()}
+        report(f"{', '.join(samples.names.values())}: loaded")
         _repeat(peers, workloads, {})
-        for _ in range(repeats):
+        for i in range(repeats):
             rates = peers[PYVT].ask({"do": "limits"})
             samples.limits += [Limits(**rates)] if rates else []
             _repeat(peers, workloads, samples.seconds)
+            report(f"repetition {i + 1} of {repeats}: {samples.latest()}")
         for name, peer in peers.items():
             samples.resident_bytes[name] = peer.ask({"do": "memory"})["resident_bytes"]
         samples.kernels = peers[PYVT].ask({"do": "kernels"})["kernels"]
@@ -298,20 +314,35 @@ def _repeat(
 
 
 def share_of_limit(
-    workload: Workload, cost: ModelCost, seconds: Sequence[float], limits: Sequence[Limits]
+    workload: Workload,
+    cost: ModelCost,
+    seconds: Sequence[float],
+    limits: Sequence[Limits],
+    *,
+    is_read: bool | None = None,
 ) -> float | None:
-    """Return the median share of the workload's limit; None without measured limits."""
+    """Return the median share of the workload's limit, memory or arithmetic.
+
+    ``is_read`` chooses the limit; None takes the one that bounds the workload. The result is None
+    where no limits were measured.
+    """
     if not limits:
         return None
     shares = [
         cost.read_share(spent, limit)
-        if workload.is_read_bound
+        if (workload.is_read_bound if is_read is None else is_read)
         else cost.loop_share(
             spent, limit, num_tokens=workload.num_tokens, num_logits=workload.num_logits
         )
         for spent, limit in zip(seconds, limits, strict=True)
     ]
     return statistics.median(shares)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the identity of a model's file."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def usable_threads() -> int:

@@ -1,6 +1,5 @@
 """What ``pyvt bench peers`` prints and records of one model."""
 
-import hashlib
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pyvt.testing.bench_peers import (
     WORKLOADS,
     Samples,
     Target,
+    file_sha256,
     share_of_limit,
 )
 from pyvt.testing.model_cost import ModelCost
@@ -99,7 +99,7 @@ class PeersRun:
         return RunRecord(
             command=command,
             model=self.model,
-            model_id=f"sha256:{_sha256(self.path)}",
+            model_id=file_sha256(self.path),
             backend="cpu",
             dtype=dtype,
             prompt_tokens=512,
@@ -145,8 +145,3 @@ def _aim(target: Target | None) -> str:
 
 def _verdict(is_met: bool) -> str:
     return "met" if is_met else "missed"
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from pyvt.config import engine_config
+from pyvt.dispatch.backend import Backend
 from pyvt.engine import build
 from pyvt.engine.build import build_engine, plan
 from pyvt.errors import CheckpointError, ConfigError, RequestError
@@ -151,6 +152,20 @@ def test_build_threads_reach_blas_only_where_given(
     LLM(str(tiny), **settings)
 
     assert got == calls
+
+
+def test_build_threads_reach_the_pool_of_the_backend(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[int] = []
+    monkeypatch.setattr(build, "set_blas_threads", lambda num_threads: False)
+    monkeypatch.setattr(
+        build, "selected_backend", lambda: Backend(name="numpy", set_num_threads=got.append)
+    )
+
+    LLM(str(tiny), threads=3, backend="numpy")
+
+    assert got == [3]
 
 
 def test_build_threads_that_blas_does_not_take_are_a_warning(
