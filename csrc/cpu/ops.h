@@ -49,6 +49,7 @@ namespace pyvt::cpu {
   X(apply_top_k_top_p, "f32 f64")                        \
   X(argmax, "f32")                                       \
   X(random_sample, "f32")                                \
+  X(rejection_sample, "f32")                             \
   X(log_softmax, "f32")                                  \
   X(top_logprobs, "f32")                                 \
   X(apply_logit_bias, "f32 f64")                         \
@@ -112,6 +113,8 @@ void apply_min_p(TensorView out, TensorView logits, TensorView min_p);
 void apply_top_k_top_p(TensorView out, TensorView logits, TensorView top_k, TensorView top_p);
 void argmax(TensorView out, TensorView logits);
 void random_sample(TensorView out, TensorView logits, TensorView seeds, TensorView positions);
+void rejection_sample(TensorView out, TensorView num_tokens, TensorView token_ids,
+                      TensorView draft_ids, TensorView cu_num_drafts);
 void log_softmax(TensorView out, TensorView logits);
 void top_logprobs(TensorView top_ids, TensorView top_values, TensorView token_values,
                   TensorView token_ranks, TensorView logits, TensorView token_ids);

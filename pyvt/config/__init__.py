@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pyvt.config.cache import Auto, CacheConfig, KVCacheSpec
 from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
 from pyvt.config.scheduler import SchedulerConfig
+from pyvt.config.speculative import SpeculativeConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.log import get_logger
 from pyvt.mathutil import cdiv
@@ -17,6 +18,7 @@ __all__ = [
     "EngineConfig",
     "KVCacheSpec",
     "SchedulerConfig",
+    "SpeculativeConfig",
     "engine_config",
     "resolve",
 ]
@@ -46,6 +48,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
@@ -74,6 +77,7 @@ _PARTS: dict[str, type[Any]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
+    "speculative": SpeculativeConfig,
 }
 
 
