@@ -150,7 +150,9 @@ class SchedulerOutput:
         new_requests: requests to add.
         cached_requests: requests to go on with.
         num_scheduled_tokens: tokens granted to each request of the step, at least 1 each. A
-            request whose grant reaches its last known token gets a token sampled.
+            request whose grant reaches its last known token gets a token sampled. Drafts count.
+        draft_token_ids: drafts to verify, of requests that have any: tokens behind the last known
+            one, which the worker proposed in an earlier step.
         total_num_scheduled_tokens: their sum.
         finished_request_ids: requests to forget before the step: finished, aborted or preempted.
             An id may be unknown to the worker, and may come again in ``new_requests``.
@@ -159,6 +161,7 @@ class SchedulerOutput:
     new_requests: tuple[NewRequestData, ...] = ()
     cached_requests: tuple[CachedRequestData, ...] = ()
     num_scheduled_tokens: Mapping[str, int] = field(default_factory=dict)
+    draft_token_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     total_num_scheduled_tokens: int = 0
     finished_request_ids: frozenset[str] = frozenset()
 
@@ -185,8 +188,9 @@ class ModelRunnerOutput:
     """The worker's answer to a ``SchedulerOutput``.
 
     Attributes:
-        sampled_token_ids: new tokens of each request that got any; a request whose prompt is not
-            finished is absent.
+        sampled_token_ids: new tokens of each request that got any: the drafts that were right and
+            one more; a request whose prompt is not finished is absent.
+        draft_token_ids: what may follow, to be verified by the next step of a request or forgotten.
         logprobs: one entry for each sampled token, of requests that asked.
         prompt_logprobs: of requests that asked, with the step that ends the prompt: one entry for
             each token of the prompt but the first.
@@ -195,6 +199,7 @@ class ModelRunnerOutput:
     """
 
     sampled_token_ids: Mapping[str, tuple[int, ...]]
+    draft_token_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)

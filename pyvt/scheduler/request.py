@@ -22,6 +22,7 @@ class Request:
     Attributes:
         core: the request as it came; never changed.
         output_token_ids: tokens sampled so far.
+        draft_token_ids: tokens that a step may verify behind the known ones; never part of them.
         num_computed_tokens: tokens whose KV is valid.
         status: where the request is.
         is_known_to_worker: whether the worker has its row.
@@ -31,6 +32,7 @@ class Request:
 
     core: EngineCoreRequest
     output_token_ids: list[int] = field(default_factory=list)
+    draft_token_ids: tuple[int, ...] = ()
     num_computed_tokens: int = 0
     status: RequestStatus = RequestStatus.WAITING
     is_known_to_worker: bool = False

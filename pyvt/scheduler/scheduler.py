@@ -130,7 +130,9 @@ class Scheduler:
         """
         step = _Step(self.config.max_num_batched_tokens, now_s)
         num_preemptions = self._num_preemptions
-        for request in [r for r in self._running if r.is_decoding]:
+        decoding = [r for r in self._running if r.is_decoding]
+        step.num_spare = step.budget - len(decoding)
+        for request in decoding:
             self._grant_decode(step, request)
         for request in [r for r in self._running if not r.is_decoding]:
             self._grant(step, request, ())
@@ -140,6 +142,7 @@ class Scheduler:
             new_requests=tuple(step.new),
             cached_requests=tuple(step.cached),
             num_scheduled_tokens=step.granted,
+            draft_token_ids=step.drafts,
             total_num_scheduled_tokens=sum(step.granted.values()),
             finished_request_ids=frozenset(self._forgotten),
         )
@@ -157,7 +160,9 @@ class Scheduler:
         outputs = []
         for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
             request = self._requests[request_id]
-            request.num_computed_tokens += num_tokens
+            num_drafts = len(scheduled.draft_token_ids.get(request_id, ()))
+            request.num_computed_tokens += num_tokens - num_drafts
+            request.draft_token_ids = answer.draft_token_ids.get(request_id, ())
             output = self._book(request, answer)
             if output is None:
                 continue
@@ -202,14 +207,32 @@ class Scheduler:
     def _grant_decode(self, step: "_Step", request: Request) -> None:
         """Grant a decoding request its token, preempting younger ones until it has a block.
 
-        The youngest stands at the end of the rows, so it has no grant in this step yet.
+        The youngest stands at the end of the rows, so it has no grant in this step yet. Drafts are
+        verified where budget and blocks last without taking them from others.
         """
+        if request.draft_token_ids and self._grant_drafts(step, request):
+            return
         while request.status is RequestStatus.RUNNING:
             new_ids = self.kv_cache_manager.allocate(request.request_id, request.num_tokens)
             if new_ids is not None:
                 self._grant(step, request, new_ids)
                 return
             self._preempt(self._running[-1])
+
+    def _grant_drafts(self, step: "_Step", request: Request) -> bool:
+        """Grant a decoding request its token and drafts; return whether there was room."""
+        drafts = request.draft_token_ids[: max(0, step.num_spare)]
+        if not drafts:
+            return False
+        request_id = request.request_id
+        num_tokens = request.num_tokens + len(drafts)
+        new_ids = self.kv_cache_manager.allocate(request_id, num_tokens)
+        if new_ids is None:
+            return False
+        step.num_spare -= len(drafts)
+        step.drafts[request_id] = drafts
+        self._grant(step, request, new_ids, num_tokens=1 + len(drafts))
+        return True
 
     def _admit(self, step: "_Step") -> None:
         """Start waiting requests in order, while budget, rows and blocks last."""
@@ -228,9 +251,18 @@ class Scheduler:
             self._running.append(request)
             self._grant(step, request, ())
 
-    def _grant(self, step: "_Step", request: Request, new_ids: tuple[tuple[int, ...], ...]) -> None:
+    def _grant(
+        self,
+        step: "_Step",
+        request: Request,
+        new_ids: tuple[tuple[int, ...], ...],
+        *,
+        num_tokens: int | None = None,
+    ) -> None:
         """Put the request into the step with as many tokens as chunk and budget allow."""
-        num_tokens = min(request.num_missing_tokens, self.config.max_prefill_chunk, step.budget)
+        if num_tokens is None:
+            num_tokens = min(request.num_missing_tokens, self.config.max_prefill_chunk)
+        num_tokens = min(num_tokens, step.budget)
         if num_tokens == 0:
             return
         request_id = request.request_id
@@ -268,6 +300,7 @@ class Scheduler:
             self._forgotten.add(request.request_id)
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
+        request.draft_token_ids = ()
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
         self._waiting.add_front(request)
@@ -297,6 +330,8 @@ class Scheduler:
             end = request.append(token_id)
             if end is not None:
                 break
+        # The KV of drafts that were right is valid; that of the last token is not written.
+        request.num_computed_tokens += len(kept) - 1
         return EngineCoreOutput(
             request_id=request_id,
             new_token_ids=tuple(kept),
@@ -319,11 +354,13 @@ class Scheduler:
 class _Step:
     """A step while it is decided: the budget left and the grants, in the order of the rows."""
 
-    __slots__ = ("budget", "cached", "granted", "new", "now_s")
+    __slots__ = ("budget", "cached", "drafts", "granted", "new", "now_s", "num_spare")
 
     def __init__(self, budget: int, now_s: float) -> None:
         self.now_s = now_s
         self.budget = budget
+        self.num_spare = 0
         self.granted: dict[str, int] = {}
+        self.drafts: dict[str, tuple[int, ...]] = {}
         self.new: list[NewRequestData] = []
         self.cached: list[CachedRequestData] = []

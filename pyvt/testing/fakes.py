@@ -38,6 +38,7 @@ class _Row:
     num_prompt_tokens: int
     block_ids: tuple[list[int], ...]
     seed: int
+    max_tokens: int
     top: int | None
 
 
@@ -55,6 +56,8 @@ class FakeModelRunner:
         vocab_size: sampled ids lie below it.
         forced: tokens to return instead, by request id; one after another, then hashes again.
         failing: request ids whose row is answered with an error.
+        num_drafts: tokens that are drafted for each request; the last of them is always wrong,
+            the first in every other step.
         before_step: called with each step before it runs; may raise.
         steps: every step that was run.
     """
@@ -64,6 +67,7 @@ class FakeModelRunner:
     vocab_size: int = 1000
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
     failing: frozenset[str] = frozenset()
+    num_drafts: int = 0
     before_step: Callable[[SchedulerOutput], None] | None = None
     steps: list[SchedulerOutput] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
@@ -78,23 +82,33 @@ class FakeModelRunner:
         assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
         for request_id, start in starts.items():
-            self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
+            row, num_tokens = self._rows[request_id], output.num_scheduled_tokens[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
+            tokens = (row.token_ids + list(drafts))[start : start + num_tokens]
+            assert len(tokens) == num_tokens, f"{request_id}: more granted than is known"
+            self._write(row, start, tokens)
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
         for request_id, start in starts.items():
             row = self._rows[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
             end = start + output.num_scheduled_tokens[request_id]
-            assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
+            assert not drafts or end == len(row.token_ids) + len(drafts), "drafts mid-prompt"
             if request_id in self.failing:
                 errors[request_id] = "logits are not finite"
-            elif end == len(row.token_ids):
-                token_id = self._sample(request_id, row)
-                row.token_ids.append(token_id)
-                sampled[request_id] = (token_id,)
+            elif end == len(row.token_ids) + len(drafts):
+                sampled[request_id] = self._verify(request_id, row, drafts)
                 if row.top is not None:
-                    logprobs[request_id] = (_fake_logprobs(token_id, row.top),)
-        return ModelRunnerOutput(sampled_token_ids=sampled, logprobs=logprobs, errors=errors)
+                    logprobs[request_id] = tuple(
+                        _fake_logprobs(token_id, row.top) for token_id in sampled[request_id]
+                    )
+        return ModelRunnerOutput(
+            sampled_token_ids=sampled,
+            draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
+            logprobs=logprobs,
+            errors=errors,
+        )
 
     @property
     def known_request_ids(self) -> frozenset[str]:
@@ -117,14 +131,36 @@ class FakeModelRunner:
             starts[known.request_id] = known.num_computed_tokens
         return starts
 
-    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
-        for position in range(start, start + num_tokens):
-            self._slots[self._slot(row, position)] = row.token_ids[position]
+    def _write(self, row: _Row, start: int, tokens: Sequence[int]) -> None:
+        for position, token_id in enumerate(tokens, start):
+            self._slots[self._slot(row, position)] = token_id
 
     def _slot(self, row: _Row, position: int) -> int:
         block_id = row.block_ids[0][position // self.block_size]
         assert 0 <= block_id < self.num_blocks, f"block {block_id} does not exist"
         return block_id * self.block_size + position % self.block_size
+
+    def _verify(self, request_id: str, row: _Row, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Append the drafts that are right and the token behind them; return these."""
+        tokens: list[int] = []
+        for draft in (*drafts, None):
+            tokens.append(self._sample(request_id, row))
+            row.token_ids.append(tokens[-1])
+            if tokens[-1] != draft:
+                break
+        return tuple(tokens)
+
+    def _drafts(self, row: _Row) -> tuple[int, ...]:
+        """Return what will follow, with mistakes: at the end, and first in every other row."""
+        num_left = row.max_tokens - (len(row.token_ids) - row.num_prompt_tokens) - 1
+        drafts: list[int] = []
+        for _ in range(min(self.num_drafts, num_left)):
+            ahead = [*row.token_ids, *drafts]
+            drafts.append(fake_next_token(ahead, row.seed, self.vocab_size))
+        if drafts:
+            drafts[-1] += 1
+            drafts[0] += len(row.token_ids) % 2
+        return tuple(drafts)
 
     def _sample(self, request_id: str, row: _Row) -> int:
         num_generated = len(row.token_ids) - row.num_prompt_tokens
@@ -141,6 +177,7 @@ def _row(new: NewRequestData) -> _Row:
         num_prompt_tokens=len(new.prompt_token_ids),
         block_ids=tuple(list(table) for table in new.block_ids),
         seed=new.sampling_params.seed or 0,
+        max_tokens=new.sampling_params.max_tokens or 0,
         top=new.sampling_params.logprobs,
     )
 

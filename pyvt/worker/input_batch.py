@@ -7,7 +7,7 @@ is finished or preempted.
 Dims: C rows, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,17 @@ class InputBatch:
             np.add.at(request.output_counts, list(token_ids), 1)
         if request.matcher is not None:
             request.matcher.advance(token_ids)
+
+    def place_drafts(self, drafts: Mapping[str, tuple[int, ...]]) -> None:
+        """Write drafts behind the tokens of their rows; they are no tokens of the rows."""
+        for request_id, token_ids in drafts.items():
+            row = self._requests[request_id].row
+            start = int(self.num_tokens[row])
+            self.token_ids[row, start : start + len(token_ids)] = token_ids
+
+    def known_tokens(self, request: RequestRow) -> Array:
+        """Return a view of the tokens of a row, prompt first."""
+        return self.token_ids[request.row, : self.num_tokens[request.row]]
 
     def remove(self, request_id: str) -> None:
         """Give back the row of a request; an unknown id is no error."""

@@ -1,6 +1,6 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from pyvt.errors import ConfigError
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
+from pyvt.spec_decode import make_proposer
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
@@ -40,6 +41,8 @@ class ModelRunner:
             vocab_size=model.config.vocab_size,
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.proposer = make_proposer(config.speculative)
+        self.max_drafts = config.speculative.num_speculative_tokens
         self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
@@ -52,7 +55,9 @@ class ModelRunner:
         self.rows.update(output)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
-        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
+        drafts = output.draft_token_ids
+        self.rows.place_drafts(drafts)
+        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers, drafts)
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
@@ -63,10 +68,32 @@ class ModelRunner:
             self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
             sampled_token_ids=sampled.token_ids,
+            draft_token_ids=self._propose(sampled.token_ids),
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
+
+    def _propose(self, sampled: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return drafts for requests that may go on; those that a grammar forbids are left out."""
+        found: dict[str, tuple[int, ...]] = {}
+        if self.proposer is None:
+            return found
+        for request_id, token_ids in sampled.items():
+            request = self.rows[request_id]
+            known = self.rows.known_tokens(request)
+            max_tokens = request.params.max_tokens
+            assert max_tokens is not None, "the input processor resolves max_tokens"
+            # A step gives one token more than it has drafts.
+            num_left = max_tokens - (len(known) - request.num_prompt_tokens) - 1
+            if token_ids[-1] in request.ending_ids or num_left < 1:
+                continue
+            drafts = self.proposer.propose(known, min(self.max_drafts, num_left))
+            if drafts and request.matcher is not None:
+                drafts = request.matcher.filter_drafts(drafts)
+            if drafts:
+                found[request_id] = drafts
+        return found
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""
