@@ -134,6 +134,16 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
+        command="pytest tests/structured tests/engine/test_structured_outputs.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Speculative decoding by prompt lookup: the same tokens as without",
+        command="pytest tests/spec_decode tests/engine/test_speculative.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
