@@ -75,7 +75,8 @@ class GraphRunner:
         """Run a step and keep its plan, or None where an op of it is not the backend's."""
         assert self.backend.make_plan is not None, "only a backend that records gets here"
         batch = step.batch
-        block_tables = np.zeros((batch.num_reqs, self.max_blocks), np.int32)
+        num_groups = batch.block_tables.shape[0]
+        block_tables = np.zeros((num_groups, batch.num_reqs, self.max_blocks), np.int32)
         own = replace(
             batch,
             positions=batch.positions.copy(),
@@ -87,7 +88,7 @@ class GraphRunner:
         )
         input_ids = step.input_ids.copy()
         plan, kept, foreign = self.backend.make_plan(), [], []
-        block_tables[:, : batch.block_tables.shape[1]] = batch.block_tables
+        block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables
 
         def keep(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
             kept.append(args)
@@ -114,4 +115,4 @@ def _fill(recorded: Recorded, step: StepInputs) -> None:
     np.copyto(own.positions, batch.positions)
     np.copyto(own.slot_mapping, batch.slot_mapping)
     np.copyto(own.seq_lens, batch.seq_lens)
-    own.block_tables[:, : batch.block_tables.shape[1]] = batch.block_tables
+    own.block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables

@@ -39,6 +39,7 @@ class ModelRunner:
             max_model_len=config.max_model_len,
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
+            num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
@@ -53,11 +54,18 @@ class ModelRunner:
         allowed for, comes back as an error; the others are not touched by it.
         """
         self.rows.update(output)
+        self.kv_cache.copy_blocks(output.block_copies)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
         drafts = output.draft_token_ids
         self.rows.place_drafts(drafts)
-        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers, drafts)
+        step = prepare_inputs(
+            self.rows,
+            output.num_scheduled_tokens,
+            self.kv_cache.layers,
+            drafts,
+            self.kv_cache.layer_groups,
+        )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:

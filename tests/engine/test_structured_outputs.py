@@ -135,16 +135,17 @@ def test_warnings_of_a_lax_schema_come_with_the_answer(llm: LLM) -> None:
     assert ["uniqueItems" in warning for warning in output.warnings] == [True]
 
 
-def test_prompt_logprobs_come_with_the_answer_and_are_repeatable(llm: LLM) -> None:
+def test_prompt_logprobs_come_with_the_answer_and_take_no_prefix_hit(llm: LLM) -> None:
+    prompt = "a prompt that is longer than one block of the cache, and than two of them"
     params = SamplingParams(max_tokens=2, prompt_logprobs=2, temperature=0)
 
-    first, again = (llm.generate("a prompt", params)[0].prompt_logprobs for _ in range(2))
+    first, again = (llm.generate(prompt, params)[0].prompt_logprobs for _ in range(2))
 
     assert first == again
     assert first is not None
     assert first[0] is None
     taken = [position.taken.text for position in first if position is not None]
-    assert "".join(taken) == " prompt"
+    assert "".join(taken) == prompt[1:]
 
 
 def test_stream_gives_prompt_logprobs_once(llm: LLM) -> None:
