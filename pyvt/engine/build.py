@@ -4,6 +4,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 from blake3 import blake3
@@ -58,9 +59,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     start_s = time.perf_counter()
     num_threads = config.device.threads
     files = open_model(config.model)
+    # A tokenizer takes as long as the weights, most of it with one core.
+    helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
-        tokenizer = _tokenizer(files)
-        chat_template = _chat_template(files, tokenizer)
+        made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
         config = planned.config
         log.info("plan %s", planned.summary())
@@ -78,7 +80,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
             progress=progress,
         )
         namespace = namespace_of(files, planned)
+        tokenizer = made.result()
+        chat_template = _chat_template(files, tokenizer)
     finally:
+        helper.shutdown()
         files.close()
     cache = allocate_kv_cache(
         planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size

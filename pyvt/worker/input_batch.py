@@ -73,6 +73,12 @@ class RequestRow:
             or self.params.min_tokens
         )
 
+    @property
+    def takes_most_likely(self) -> bool:
+        """Whether the answer is the most likely token and nothing else."""
+        params = self.params
+        return params.is_greedy and params.logprobs is None and not self.has_processors
+
 
 def _ids(values: Iterable[int]) -> Array:
     return np.fromiter(values, np.int64)

@@ -17,7 +17,7 @@ from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.sampler import Sampled, sample
 
 Array = np.ndarray[Any, Any]
 
@@ -63,15 +63,19 @@ class ModelRunner:
             self.rows,
             output.num_scheduled_tokens,
             self.kv_cache.layers,
-            drafts,
             self.kv_cache.layer_groups,
+            drafts,
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden),
+            step.wanted,
+            self.rows,
+            is_processed=self.is_processed,
+        )
         for request_id, token_ids in sampled.token_ids.items():
             self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
@@ -81,6 +85,16 @@ class ModelRunner:
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(row.request.takes_most_likely for row in step.wanted):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (row.request.request_id for row in step.wanted)
+        return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
 
     def _propose(self, sampled: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Return drafts for requests that may go on; those that a grammar forbids are left out."""

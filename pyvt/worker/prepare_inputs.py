@@ -15,6 +15,7 @@ from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.logits_rows import LogitsRow
 
 Array = np.ndarray[Any, Any]
+NO_DRAFTS: Mapping[str, tuple[int, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,8 @@ def prepare_inputs(
     rows: InputBatch,
     num_scheduled_tokens: Mapping[str, int],
     kv_caches: tuple[LayerCache, ...],
-    drafts: Mapping[str, tuple[int, ...]],
     layer_groups: tuple[int, ...] = (),
+    drafts: Mapping[str, tuple[int, ...]] = NO_DRAFTS,
 ) -> StepInputs:
     """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``.
 

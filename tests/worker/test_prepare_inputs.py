@@ -22,7 +22,7 @@ def rows() -> InputBatch:
 def test_chunk_and_decode_lie_side_by_side(rows: InputBatch) -> None:
     rows.update(step({}, computed={"a": 5, "b": 3}))
 
-    inputs = prepare_inputs(rows, {"b": 4, "a": 1}, (), {})
+    inputs = prepare_inputs(rows, {"b": 4, "a": 1}, ())
 
     batch = inputs.batch
     blocks = np.array([blocks_of(1), blocks_of(0)])
@@ -45,14 +45,14 @@ def test_chunk_and_decode_lie_side_by_side(rows: InputBatch) -> None:
 def test_only_requests_that_reach_their_last_token_are_sampled(rows: InputBatch) -> None:
     rows.update(step({}, computed={"a": 5, "b": 3}))
 
-    inputs = prepare_inputs(rows, {"b": 4, "a": 1}, (), {})
+    inputs = prepare_inputs(rows, {"b": 4, "a": 1}, ())
 
     assert [row.request.request_id for row in inputs.wanted] == ["a"]
     assert inputs.batch.logits_indices.tolist() == [4]
 
 
 def test_index_arrays_have_the_dtypes_of_the_contract(rows: InputBatch) -> None:
-    batch = prepare_inputs(rows, {"a": 6, "b": 9}, (), {}).batch
+    batch = prepare_inputs(rows, {"a": 6, "b": 9}, ()).batch
 
     assert {batch.positions.dtype, batch.slot_mapping.dtype} == {np.dtype(np.int64)}
     assert {
@@ -65,7 +65,7 @@ def test_index_arrays_have_the_dtypes_of_the_contract(rows: InputBatch) -> None:
 
 def test_a_grant_past_the_last_token_is_a_fault_of_the_scheduler(rows: InputBatch) -> None:
     with pytest.raises(AssertionError, match="last known token"):
-        prepare_inputs(rows, {"a": 7}, (), {})
+        prepare_inputs(rows, {"a": 7}, ())
 
 
 def test_drafts_lie_behind_the_last_token_and_get_a_row_of_logits_each(rows: InputBatch) -> None:
@@ -73,7 +73,7 @@ def test_drafts_lie_behind_the_last_token_and_get_a_row_of_logits_each(rows: Inp
     drafts = {"a": (70, 71)}
 
     rows.place_drafts(drafts)
-    inputs = prepare_inputs(rows, {"b": 4, "a": 3}, (), drafts)
+    inputs = prepare_inputs(rows, {"b": 4, "a": 3}, (), drafts=drafts)
 
     assert inputs.input_ids.tolist() == [23, 24, 25, 26, 15, 70, 71]
     assert inputs.batch.positions.tolist() == [3, 4, 5, 6, 5, 6, 7]
@@ -88,7 +88,7 @@ def test_rows_of_logits_of_several_requests_follow_each_other(rows: InputBatch) 
     drafts = {"b": (70, 71, 72)}
 
     rows.place_drafts(drafts)
-    inputs = prepare_inputs(rows, {"a": 1, "b": 4}, (), drafts)
+    inputs = prepare_inputs(rows, {"a": 1, "b": 4}, (), drafts=drafts)
 
     assert inputs.batch.logits_indices.tolist() == [0, 1, 2, 3, 4]
     assert [row.request.request_id for row in inputs.wanted] == ["a", "b", "b", "b", "b"]
