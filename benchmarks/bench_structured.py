@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import time
+from importlib.metadata import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -67,6 +68,13 @@ DOCUMENT = json.dumps(
         for i in range(8)
     ]
 )
+
+
+def installed_mb() -> float:
+    """Return what llguidance takes on the disk, in MB."""
+    found = files("llguidance") or ()
+    paths = (Path(str(path.locate())) for path in found)
+    return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
 
 
 def compile_ms(compiler: GrammarCompiler) -> list[Figure]:
@@ -143,7 +151,7 @@ def main() -> None:
     tokenizer = plain.tokenizer
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
     compiler.compile(StructuredOutputsParams(choice=["a"]))
-    figures = compile_ms(compiler)
+    figures = [Figure.of("llguidance installed", "MB", [installed_mb()]), *compile_ms(compiler)]
     document = tokenizer.encode(DOCUMENT, add_special_tokens=False)
     costs = [step_us(compiler, document, tokenizer.vocab_size) for _ in range(arguments.repeats)]
     figures += [
