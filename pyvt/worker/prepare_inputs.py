@@ -77,7 +77,7 @@ def prepare_inputs(
         block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
         seq_lens=seq_lens.astype(np.int32),
         cu_seqlens_q=cu_seqlens_q.astype(np.int32),
-        logits_indices=_logits_indices(cu_seqlens_q, wanted),
+        logits_indices=_logits_indices(cu_seqlens_q, wanted, drafts),
         kv_caches=kv_caches,
         layer_groups=layer_groups,
     )
@@ -102,12 +102,14 @@ def _wanted(
             yield i, LogitsRow(request, ahead[:num])
 
 
-def _logits_indices(cu_seqlens_q: Array, wanted: Sequence[tuple[int, LogitsRow]]) -> Array:
+def _logits_indices(
+    cu_seqlens_q: Array, wanted: Sequence[tuple[int, LogitsRow]], drafts: Mapping[str, Any]
+) -> Array:
     """Return the places of the rows among the tokens: the last of a request, and those before."""
-    ends = np.fromiter((i + 1 for i, _ in wanted), np.int64, len(wanted))
-    num_ahead = np.fromiter((len(row.ahead) for _, row in wanted), np.int64, len(wanted))
-    # Rows of a request follow each other, so the most drafts ahead stand in its last row.
-    most = np.zeros(len(cu_seqlens_q), np.int64)
-    np.maximum.at(most, ends, num_ahead)
-    indices: Array = (cu_seqlens_q[ends] - 1 - most[ends] + num_ahead).astype(np.int32)
-    return indices
+    indices: Array = cu_seqlens_q[[i + 1 for i, _ in wanted]] - 1
+    if drafts:
+        num_behind = [
+            len(drafts.get(row.request.request_id, ())) - len(row.ahead) for _, row in wanted
+        ]
+        indices -= np.array(num_behind, np.int64)
+    return indices.astype(np.int32)

@@ -1,14 +1,19 @@
 """Structured output through the engine over a tiny random model."""
 
+import asyncio
 import json
+import threading
 from typing import Any
 
 import jsonschema
 import pytest
 
+from pyvt.engine.async_llm import AsyncLLM
 from pyvt.errors import RequestError
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
+from pyvt.structured import compiler
+from tests.engine.engines import engine_of
 from tests.engine.tiny_model import write_tiny_model
 
 PERSON = {
@@ -152,3 +157,43 @@ def test_stream_gives_prompt_logprobs_once(llm: LLM) -> None:
     outputs = list(llm.stream("ab", SamplingParams(max_tokens=4, prompt_logprobs=0, seed=1)))
 
     assert [len(o.prompt_logprobs) for o in outputs if o.prompt_logprobs is not None] == [2]
+
+
+def test_answers_of_one_request_each_satisfy_the_grammar(llm: LLM) -> None:
+    structure = StructuredOutputsParams(json=PERSON)
+    params = SamplingParams(max_tokens=60, seed=3, n=4, structured_outputs=structure)
+
+    (output,) = llm.generate("x", params)
+
+    assert len(output.outputs) == 4
+    assert len({answer.text for answer in output.outputs}) > 1
+    for answer in output.outputs:
+        jsonschema.validate(json.loads(answer.text), PERSON)
+
+
+def test_slow_grammar_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, compile_now = threading.Event(), compiler._compile
+
+    def slow(*args: Any) -> Any:
+        assert may_end.wait(60), "the grammar was never let go"
+        return compile_now(*args)
+
+    monkeypatch.setattr(compiler, "_compile", slow)
+    llm = AsyncLLM.from_engine(engine_of())
+    structure = StructuredOutputsParams(choice=["slow"])
+
+    async def read(prompt: str, params: SamplingParams) -> str:
+        stream = llm.generate(prompt, params)
+        return "".join([output.outputs[0].text async for output in stream])
+
+    async def main() -> None:
+        waiting = asyncio.create_task(
+            read("x", SamplingParams(max_tokens=9, structured_outputs=structure))
+        )
+        await read("victim", SamplingParams(max_tokens=90, seed=1, ignore_eos=True))
+        assert not waiting.done()
+        may_end.set()
+        await waiting
+        assert await llm.shutdown(timeout_s=60)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
