@@ -95,8 +95,6 @@ class GrammarCompiler:
     def _get_vocabulary(self) -> GrammarVocabulary:
         with self._lock:
             if self._vocabulary is None:
-                if not self._eos_token_ids:
-                    raise refused("a model with a token that ends a text", "none")
                 self._vocabulary = GrammarVocabulary.of(
                     self._tokenizer, self._vocab_size, self._eos_token_ids
                 )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import llguidance
 import numpy as np
 
+from pyvt.errors import RequestError
 from pyvt.tokenizer.base import Tokenizer
 
 NUM_BYTES = 256
@@ -35,14 +36,18 @@ class _Words:
     eos_token_id: int
     encode: Callable[[str], list[int]] | None = None
     bos_token_id: int | None = None
+    _specials: frozenset[int] = frozenset()
     _id_of: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._specials = frozenset(self.special_token_ids)
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Return the ids of a text; bytes that no word spells are left out."""
         data = text.encode() if isinstance(text, str) else bytes(text)
         if self.encode is not None:
             ids = self.encode(data.decode("utf-8", "replace"))
-            is_text = not any(i in self.special_token_ids for i in ids)
+            is_text = self._specials.isdisjoint(ids)
             if is_text and b"".join(self.tokens[i] for i in ids) == data:
                 return ids
         return self.longest(data)
@@ -50,8 +55,7 @@ class _Words:
     def longest(self, data: bytes) -> list[int]:
         """Return the ids of the longest words that fit, from the left."""
         if not self._id_of:
-            specials = set(self.special_token_ids)
-            texts = ((i, w) for i, w in enumerate(self.tokens) if w and i not in specials)
+            texts = ((i, w) for i, w in enumerate(self.tokens) if w and i not in self._specials)
             self._id_of |= {word: i for i, word in texts}
         ids: list[int] = []
         place = 0
@@ -90,9 +94,20 @@ class GrammarVocabulary:
     def of(
         cls, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int]
     ) -> "GrammarVocabulary":
-        """Build both; takes about a second for 150,000 tokens."""
-        ends = sorted(eos_token_ids)
+        """Build both; takes about a second for 150,000 tokens.
+
+        Raises:
+            RequestError: no id ends a text.
+        """
         words = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
+        ends = sorted(i for i in eos_token_ids if i < vocab_size and words[i])
+        if not ends:
+            raise RequestError(
+                "[structured] structured_outputs: expected a model with a token that ends a text, "
+                "got one without",
+                param="structured_outputs",
+                code="unsupported_value",
+            )
         specials = sorted(i for i in {*tokenizer.special_ids, *ends} if i < vocab_size and words[i])
         byte_id_of = {token_id: NUM_BYTES + rank for rank, token_id in enumerate(specials)}
         byte_words = [*(bytes((b,)) for b in range(NUM_BYTES)), *(words[i] for i in specials)]
