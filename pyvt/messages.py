@@ -49,8 +49,8 @@ class Grammar(Protocol):
     """A compiled grammar; ``structured`` makes it, requests and worker only pass it on."""
 
     @property
-    def shortest(self) -> int | None:
-        """Tokens of the shortest text that was found, None where none was."""
+    def shortest(self) -> int:
+        """Tokens that a text needs at least, as far as a bounded search could tell."""
         ...
 
     @property

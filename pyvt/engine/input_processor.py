@@ -172,10 +172,10 @@ class InputProcessor:
         if params.ignore_eos:
             raise _refused("ignore_eos", "false where a grammar says when the text ends", True)
         grammar = self.grammars.compile(params.structured_outputs)
-        if grammar.shortest is not None and grammar.shortest > max_tokens:
+        if grammar.shortest > max_tokens:
             raise RequestError(
-                f"[request] max_tokens: the shortest text that satisfies structured_outputs has "
-                f"{grammar.shortest} tokens, got max_tokens={max_tokens}; raise max_tokens",
+                f"[request] max_tokens: structured_outputs needs at least {grammar.shortest} "
+                f"tokens, got max_tokens={max_tokens}; raise max_tokens",
                 param="max_tokens",
                 code="invalid_value",
             )

@@ -26,9 +26,12 @@ _KINDS = (b"0123456789", bytes(range(97, 123)), bytes(range(65, 91)))
 
 
 class ShortestText:
-    """One search; ``find`` returns a path in the vocabulary of bytes, None where there is none.
+    """One search; ``find`` returns a path in the vocabulary of bytes, None where it found none.
 
     ``mark`` is a path that ends free text, empty where there is none.
+
+    Attributes:
+        unfinished: where the search came to its bound before an end: how far it had come.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class ShortestText:
         max_steps: int = MAX_STEPS,
     ) -> None:
         self._max_steps = max_steps
+        self.unfinished: list[int] = []
         self._root = matcher
         self._mark = list(mark)
         self._vocabulary = vocabulary
@@ -78,6 +82,7 @@ class ShortestText:
         before, chosen = b"", -1
         while not matcher.is_accepting():
             if len(path) >= limit or self._num_steps >= self._max_steps:
+                self.unfinished = max(self.unfinished, path, key=len)
                 return None
             forced: Sequence[int] = matcher.compute_ff_bytes()
             options: Sequence[int] = ()

@@ -102,7 +102,10 @@ class GrammarCompiler:
 
 
 def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-    grammar = grammar_text(params, vocabulary.special_ids)
+    try:
+        grammar = grammar_text(params, vocabulary.special_ids)
+    except RecursionError as error:
+        raise refused("a grammar that is not nested so deeply", "more levels") from error
     matcher = _matcher(vocabulary.tokens, grammar)
     warnings: tuple[str, ...] = ()
     if matcher.is_error() and grammar.schema is not None and not params.strict:
@@ -116,14 +119,15 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
         raise _refusal(params, grammar, matcher.get_error())
     on_bytes = _matcher(vocabulary.by_byte, grammar)
     mark = vocabulary.text_to_bytes(params.begin_after or "")
-    found = ShortestText(on_bytes, vocabulary, mark).find()
+    search = ShortestText(on_bytes, vocabulary, mark)
+    found = search.find()
     _check_start(matcher, found)
-    path = None if found is None else vocabulary.to_tokens(found)
+    path = vocabulary.to_tokens(search.unfinished if found is None else found)
     return CompiledGrammar(
         vocabulary=vocabulary,
         tokens=matcher,
         by_byte=on_bytes,
-        shortest=None if path is None else len(path),
+        shortest=0 if path is None else len(path),
         warnings=warnings,
         mark=tuple(mark),
         is_free_text=grammar.is_free_text,

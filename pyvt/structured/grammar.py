@@ -15,10 +15,10 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark, is_lark_synta
 
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
-from pyvt.structured.schema import count_references, dump, without_additional
+from pyvt.structured.schema import SchemaSize, dump, without_additional
 
 MAX_SCHEMA_BYTES = 1 << 20
-MAX_GRAMMAR_BYTES = 128 << 10
+MAX_GRAMMAR_BYTES = 64 << 10
 MAX_REGEX_BYTES = 16 << 10
 MAX_RULES = 500
 MAX_REFERENCES = 500
@@ -27,6 +27,8 @@ MAX_NESTING = 200
 # Spaces and line ends between two signs of JSON. Without a bound a model may write them for ever.
 WHITESPACE = r"[ \n\r\t]{1,8}"
 _RULE = re.compile(r"^[ \t]*[?!]?[\w.\-]+(\[[^\]]*\])?[ \t]*(::=|:)", re.MULTILINE)
+_REGEX_PART = re.compile(r"/(?:[^/\n\\]|\\.)+/")
+_JSON_PART = re.compile(r"%json\s*")
 _TEXT = "TEXT: /(.|\\n)*/\nWS: /[ \\n\\r\\t]{1,8}/\n"
 
 
@@ -108,15 +110,15 @@ def _schema(params: StructuredOutputsParams) -> Any:
     _check_size("json", params.json, MAX_SCHEMA_BYTES)
     try:
         schema = json.loads(params.json)
-        num_references = count_references(schema)
+        size = SchemaSize()
+        size.add(schema)
         if params.disable_additional_properties:
             schema = without_additional(schema)
     except RecursionError as error:
         raise refused(f"at most {MAX_NESTING} levels", "more", at="json") from error
     if not isinstance(schema, (dict, bool)):
         raise refused("an object or a boolean", schema, at="json")
-    if num_references > MAX_REFERENCES:
-        raise refused(f"at most {MAX_REFERENCES} references", str(num_references), at="json")
+    _check_schemas(size, "json")
     return schema
 
 
@@ -153,6 +155,7 @@ def _lark(text: str) -> str:
     if num_rules > MAX_RULES:
         raise refused(f"at most {MAX_RULES} rules", str(num_rules), at="grammar")
     if is_lark_syntax(text):
+        _check_json_parts(text)
         return text
     try:
         return gbnf_to_lark(text)
@@ -164,6 +167,32 @@ def _lark(text: str) -> str:
         if type(error) is not Exception:
             raise
         raise refused("a GBNF or Lark grammar", str(error), at="grammar") from error
+
+
+def _check_json_parts(text: str) -> None:
+    """Bound the schemas inside a Lark grammar, which llguidance reads itself."""
+    size = SchemaSize()
+    for part in _JSON_PART.finditer(text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(text, part.end())
+            size.add(schema)
+        except (ValueError, RecursionError) as error:
+            raise refused("a JSON schema behind %json", str(error), at="grammar") from error
+    _check_schemas(size, "grammar")
+    longest = max((len(found[0]) for found in _REGEX_PART.finditer(text)), default=0)
+    _check_pattern(longest, "grammar")
+
+
+def _check_schemas(size: SchemaSize, name: str) -> None:
+    if size.num_references > MAX_REFERENCES:
+        raise refused(f"at most {MAX_REFERENCES} references", str(size.num_references), at=name)
+    _check_pattern(size.longest_pattern, name)
+
+
+def _check_pattern(length: int, name: str) -> None:
+    if length > MAX_REGEX_BYTES:
+        expected = f"regular expressions of at most {MAX_REGEX_BYTES} characters"
+        raise refused(expected, str(length), at=name)
 
 
 def _symbol(text: str, special_texts: Collection[str]) -> str:
@@ -181,6 +210,9 @@ def _tags(
     assert isinstance(params.structural_tag, str), "settings keep tags as text"
     _check_size("structural_tag", params.structural_tag, MAX_SCHEMA_BYTES)
     spec = json.loads(params.structural_tag)
+    size = SchemaSize()
+    size.add(spec)
+    _check_schemas(size, "structural_tag")
     lines = []
     for i, tag in enumerate(spec["structures"]):
         trigger = next(t for t in spec["triggers"] if tag["begin"].startswith(t))

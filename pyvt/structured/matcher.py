@@ -32,7 +32,7 @@ class CompiledGrammar:
     Attributes:
         vocabulary: whose tokens the masks are of.
         tokens, by_byte: matchers at the start of a text; never advanced.
-        shortest: the tokens of the shortest text that was found, None where none was.
+        shortest: tokens of the shortest text that was found, or as far as the search came.
         warnings: keywords that a schema that is not strict had and that are not honoured.
         mark: what ends the free text that comes first, in the vocabulary of bytes.
         is_free_text: whether the grammar is about parts of a text that may end anywhere else.
@@ -41,7 +41,7 @@ class CompiledGrammar:
     vocabulary: GrammarVocabulary
     tokens: llguidance.LLMatcher
     by_byte: llguidance.LLMatcher
-    shortest: int | None
+    shortest: int
     warnings: tuple[str, ...] = ()
     mark: tuple[int, ...] = ()
     is_free_text: bool = False
@@ -66,7 +66,7 @@ class GrammarMatcher:
         self._matcher = grammar.tokens.deep_copy()
         self._bytes = grammar.by_byte.deep_copy()
         self._is_closing = is_closing
-        self._room = max(MIN_ROOM, grammar.shortest or 0)
+        self._room = max(MIN_ROOM, grammar.shortest)
         self._num_until_search = 0
         self._path: list[int] | None = None
         if token_ids:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 Node = Any
@@ -84,11 +85,33 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def count_references(node: Node) -> int:
-    """Return how often ``$ref`` occurs; raises RecursionError for a schema nested too deeply."""
-    if isinstance(node, Mapping):
-        return ("$ref" in node) + sum(map(count_references, node.values()))
-    return sum(map(count_references, node)) if isinstance(node, list) else 0
+@dataclass(slots=True)
+class SchemaSize:
+    """What of a schema is bounded, summed over several.
+
+    Attributes:
+        num_references: how often ``$ref`` occurs.
+        longest_pattern: characters of the longest regular expression.
+    """
+
+    num_references: int = 0
+    longest_pattern: int = 0
+
+    def add(self, node: Node) -> None:
+        """Add a schema; raises RecursionError for one that is nested too deeply."""
+        if isinstance(node, list):
+            for item in node:
+                self.add(item)
+        if not isinstance(node, Mapping):
+            return
+        self.num_references += "$ref" in node
+        patterns = [node.get("pattern")]
+        if isinstance(node.get("patternProperties"), Mapping):
+            patterns += node["patternProperties"]
+        lengths = (len(pattern) for pattern in patterns if isinstance(pattern, str))
+        self.longest_pattern = max(self.longest_pattern, *lengths, 0)
+        for value in node.values():
+            self.add(value)
 
 
 def dump(schema: Node) -> str:

@@ -47,6 +47,39 @@ CASES = {
     "rules": ("grammar", f'start: r0\n{RULES}\nr5000: "a"', "refused"),
     "rules-gbnf": ("grammar", f'root ::= r0\n{GBNF_RULES}\nr5000 ::= "a"', "refused"),
     "references": ("json", {"$ref": "#/$defs/r0", "$defs": DEFS | {"r3000": {}}}, "refused"),
+    "references-in-lark": (
+        "grammar",
+        "start: %json " + json.dumps({"$ref": "#/$defs/r0", "$defs": DEFS | {"r3000": {}}}),
+        "refused",
+    ),
+    "references-in-lark-escaped": (
+        "grammar",
+        "start: %json "
+        + json.dumps({"$ref": "#/$defs/r0", "$defs": DEFS | {"r3000": {}}}).replace(
+            "$r", "$\\u0072"
+        ),
+        "refused",
+    ),
+    "references-in-tags": (
+        "structural_tag",
+        {
+            "structures": [
+                {
+                    "begin": "<t>",
+                    "schema": {"$ref": "#/$defs/r0", "$defs": DEFS | {"r3000": {}}},
+                    "end": "",
+                }
+            ],
+            "triggers": ["<t>"],
+        },
+        "refused",
+    ),
+    "pattern": ("json", {"items": {"pattern": "a?" * 20000}}, "refused"),
+    "pattern-of-names": ("json", {"patternProperties": {"a?" * 20000: {}}}, "refused"),
+    "regex-in-lark": ("grammar", f"start: /{'a?' * 20000}/", "refused"),
+    "items": ("json", {"type": "array", "minItems": 10**6}, "taken"),
+    "characters": ("json", {"type": "string", "minLength": 10**7}, "taken"),
+    "repeats": ("grammar", 'start: ("a" | "b"){1000000}', "taken"),
     "nested-json": ("json", NESTED, "refused"),
     "large-json": ("json", {"enum": ["x" * 1000] * 2000}, "refused"),
     "enum": ("json", {"enum": [f"value {i}" for i in range(10_000)]}, "taken"),
