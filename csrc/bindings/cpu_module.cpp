@@ -33,8 +33,8 @@ PYBIND11_MODULE(_native, m) {
   });
 
   py::dict ops;
-#define PYVT_BIND(op, dtypes)          \
-  bindings::bind_op(m, #op, &cpu::op); \
+#define PYVT_BIND(op, dtypes, parameters, names) \
+  bindings::bind_op(m, #op, &cpu::op);           \
   ops[#op] = dtypes;
   CPU_OPS(PYVT_BIND)
 #undef PYVT_BIND
