@@ -374,6 +374,7 @@ class OutputProcessor:
 
 def _output(group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
     request = group.request
+    grammar = request.constraints.grammar
     prompt_logprobs, group.prompt_logprobs = group.prompt_logprobs, None
     return RequestOutput(
         request_id=request.request_id,
@@ -384,4 +385,5 @@ def _output(group: _Group, completions: list[CompletionOutput]) -> RequestOutput
         finished=not group.open_ids,
         metrics=group.metrics,
         error=group.error,
+        warnings=() if grammar is None else grammar.warnings,
     )

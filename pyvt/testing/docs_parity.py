@@ -146,6 +146,16 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
+        command="pytest tests/structured tests/engine/test_structured_outputs.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Speculative decoding by prompt lookup: the same tokens as without",
+        command="pytest tests/spec_decode tests/engine/test_speculative.py",
+        label="PASS",
+    ),
+    Capability(
         name="Engine thread and AsyncLLM: one end for every request, cancellation, deadlines, "
         "shutdown; n answers",
         command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
