@@ -1,0 +1,268 @@
+"""POST /v1/completions: one prompt or several, as text or token ids."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from pyvt.engine.input_processor import Prompt
+from pyvt.errors import PyvtError
+from pyvt.sampling_params import SamplingParams
+from pyvt.server.answer.collector import Answer
+from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.body import read_json
+from pyvt.server.errors import WireException, body_of, request_error
+from pyvt.server.fields import checked
+from pyvt.server.generation import Generation, interleaved, usage_of
+from pyvt.server.openai.chat import error_event, event_stream
+from pyvt.server.openai.chat_wire import data_event
+from pyvt.server.openai.logprobs import completion_logprobs
+from pyvt.server.openai.schema import CompletionRequest
+from pyvt.server.sampling import sampling_params
+from pyvt.server.sse import DONE, until_client_leaves
+from pyvt.server.state import ServerState, gathered, request_id_of, state_of
+
+# What OpenAI and vLLM take where a completion names none.
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 256
+
+
+async def completions(request: Request) -> ASGIApp:
+    """Complete prompts, whole or as a stream; choices stand in the order of the prompts."""
+    state = state_of(request)
+    config = state.config
+    body = await read_json(
+        request, max_bytes=config.max_body_bytes, max_depth=config.max_json_depth
+    )
+    asked = checked(CompletionRequest, body)
+    model = state.model_name(asked.model)
+    params = _params(state, asked)
+    response_id = f"cmpl-{request_id_of(request)}"
+    prompts = _prompts(asked)
+    generations = await _start(state, asked, params, prompts, response_id)
+    shape = CompletionShape(
+        response_id=response_id,
+        created=int(time.time()),
+        model=model,
+        num_top=asked.logprobs,
+        echoes=await _echoes(state, asked, generations),
+        has_token_ids=bool(asked.return_token_ids),
+        warnings=asked.warnings(),
+    )
+    if asked.stream:
+        return event_stream(state, _chunks(state, asked, generations, shape))
+    work = gathered([generation.run() for generation in generations])
+    await until_client_leaves(request.receive, work)
+    return Response(body_of(shape.whole(generations)), media_type="application/json")
+
+
+def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
+    if asked.suffix:
+        raise request_error(
+            "[request] suffix: expected none, text is only added at the end",
+            param="suffix",
+            code="unsupported_parameter",
+        )
+    max_tokens = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    if asked.ignore_eos is None and asked.min_tokens is not None:
+        max_tokens = max(max_tokens, asked.min_tokens) if asked.max_tokens is None else max_tokens
+    if asked.echo and asked.logprobs is not None:
+        raise request_error(
+            "[request] logprobs: expected none with echo, they are not supported for prompts",
+            param="logprobs",
+            code="unsupported_value",
+        )
+    own = state.ready_llm().engine.default_params
+    if max_tokens == 0 and asked.echo:
+        max_tokens = 1
+    return sampling_params(asked, own, max_tokens=max_tokens, logprobs=asked.logprobs)
+
+
+def _prompts(asked: CompletionRequest) -> list[Prompt]:
+    prompt = asked.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise request_error("[request] prompt: expected at least one", param="prompt")
+    if isinstance(prompt[0], int):
+        return [[token_id for token_id in prompt if isinstance(token_id, int)]]
+    if len(prompt) > MAX_PROMPTS:
+        raise request_error(
+            f"[request] prompt: expected at most {MAX_PROMPTS}, got {len(prompt)}", param="prompt"
+        )
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+async def _start(
+    state: ServerState,
+    asked: CompletionRequest,
+    params: SamplingParams,
+    prompts: Sequence[Prompt],
+    response_id: str,
+) -> list[Generation]:
+    """Start all prompts, or none where one of them is refused."""
+    generations: list[Generation] = []
+    form = AnswerFormat()
+    try:
+        for place, prompt in enumerate(prompts):
+            stream = await state.start(
+                prompt,
+                params,
+                request_id=f"{response_id}-{place}" if len(prompts) > 1 else response_id,
+                is_stream=bool(asked.stream),
+                priority=asked.priority,
+                timeout_s=asked.timeout_s,
+            )
+            generations.append(
+                Generation(stream=stream, params=params, form=form, metrics=state.metrics)
+            )
+    except BaseException:
+        for generation in generations:
+            generation.stream.close()
+        raise
+    return generations
+
+
+async def _echoes(
+    state: ServerState, asked: CompletionRequest, generations: Sequence[Generation]
+) -> list[str]:
+    """Return the text that each prompt's choices begin with."""
+    if not asked.echo:
+        return [""] * len(generations)
+    llm = state.ready_llm()
+    tokenizer = llm.engine.input_processor.tokenizer
+    prompts = _prompts(asked)
+    return await llm.run_input(
+        lambda: [p if isinstance(p, str) else tokenizer.decode(p) for p in prompts]  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionShape:
+    """What the choices of one response have in common."""
+
+    response_id: str
+    created: int
+    model: str
+    num_top: int | None
+    echoes: Sequence[str]
+    has_token_ids: bool
+    warnings: Sequence[str] = ()
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields of every body and chunk."""
+        return {
+            "id": self.response_id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def whole(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
+        choices = []
+        for place, generation in enumerate(generations):
+            for index, answer in enumerate(generation.answers):
+                text = self.echoes[place] + "".join(answer.content)
+                number = place * len(generation.answers) + index
+                choice = self._choice(number, text, answer, len(self.echoes[place]))
+                choice["finish_reason"] = answer.finish_reason
+                choice["stop_reason"] = answer.stop_reason
+                if self.has_token_ids:
+                    choice["token_ids"] = answer.token_ids
+                    assert generation.output is not None, "a finished request has an output"
+                    choice["prompt_token_ids"] = list(generation.output.prompt_token_ids)
+                choices.append(choice)
+        body = {**self.head, "choices": choices, "usage": usage_of(generations).openai()}
+        if self.warnings:
+            body["warnings"] = list(self.warnings)
+        return body
+
+    def _choice(self, number: int, text: str, answer: Answer, offset: int) -> dict[str, Any]:
+        logprobs = None
+        if self.num_top is not None:
+            logprobs = completion_logprobs(answer.logprobs, self.num_top, offset)
+        return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}
+
+
+class _Chunks:
+    """Writes the chunks of one stream, whose choices come in turns."""
+
+    def __init__(self, shape: CompletionShape, *, has_usage: bool) -> None:
+        self.shape = shape
+        self.has_usage = has_usage
+        self._num_logprobs: dict[int, int] = {}
+        self._num_ids: dict[int, int] = {}
+        self._num_chars: dict[int, int] = {}
+
+    def text(self, number: int, text: str, answer: Answer | None) -> dict[str, Any]:
+        """Return a chunk with text; ``answer`` gives what is new beside it."""
+        shape = self.shape
+        choice: dict[str, Any] = {"index": number, "text": text, "logprobs": None}
+        choice["finish_reason"] = None
+        if answer is not None and shape.num_top is not None:
+            start = self._num_logprobs.get(number, 0)
+            offset = self._num_chars.get(number, 0)
+            new = answer.logprobs[start:]
+            if new:
+                choice["logprobs"] = completion_logprobs(new, shape.num_top, offset)
+            self._num_logprobs[number] = len(answer.logprobs)
+            spelled = sum(len(position.taken.text) for position in new)
+            self._num_chars[number] = offset + spelled
+        else:
+            self._num_chars[number] = self._num_chars.get(number, 0) + len(text)
+        if answer is not None and shape.has_token_ids:
+            choice["token_ids"] = answer.token_ids[self._num_ids.get(number, 0) :]
+            self._num_ids[number] = len(answer.token_ids)
+        return self._chunk([choice])
+
+    def end(self, number: int, answer: Answer) -> dict[str, Any]:
+        """Return the chunk with the reason of the end."""
+        chunk = self.text(number, "", answer)
+        chunk["choices"][0]["finish_reason"] = answer.finish_reason
+        chunk["choices"][0]["stop_reason"] = answer.stop_reason
+        return chunk
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        chunk = {**self.shape.head, "choices": choices}
+        return {**chunk, "usage": None} if self.has_usage else chunk
+
+
+async def _chunks(
+    state: ServerState,
+    asked: CompletionRequest,
+    generations: Sequence[Generation],
+    shape: CompletionShape,
+) -> AsyncIterator[bytes]:
+    options = asked.stream_options
+    has_usage = state.config.enable_force_include_usage or bool(options and options.include_usage)
+    is_continuous = bool(options and options.continuous_usage_stats)
+    chunks = _Chunks(shape, has_usage=has_usage)
+    try:
+        if asked.echo:
+            for place, generation in enumerate(generations):
+                num_answers = len(generation.answers)
+                for index in range(num_answers):
+                    number = place * num_answers + index
+                    yield data_event(chunks.text(number, shape.echoes[place], None))
+        async for place, step in interleaved(generations):
+            number = place * len(generations[place].answers) + step.index
+            text = "".join(event.text for event in step.events if hasattr(event, "text"))
+            told = [chunks.text(number, text, step.answer)] if text else []
+            if step.answer.is_done:
+                told.append(chunks.end(number, step.answer))
+            for chunk in told:
+                if is_continuous:
+                    chunk["usage"] = usage_of(generations).openai()
+                yield data_event(chunk)
+        if has_usage:
+            usage = {**shape.head, "choices": [], "usage": usage_of(generations).openai()}
+            yield data_event(usage)
+        yield DONE
+    except (PyvtError, WireException) as error:
+        yield error_event(error)

@@ -1,0 +1,175 @@
+"""What handlers share: the engine, the settings, and whether requests are taken."""
+
+import asyncio
+import time
+import weakref
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from pyvt.config.server import ServerConfig
+from pyvt.engine.async_llm import AsyncLLM, RequestStream
+from pyvt.engine.input_processor import InputProcessor, Prompt
+from pyvt.errors import EngineDeadError, RequestError, did_you_mean
+from pyvt.sampling_params import SamplingParams
+from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
+from pyvt.server.metrics import Metrics
+from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """What the model's chat template says of its answers."""
+
+    dialect: ToolDialect | None
+    tags: ReasoningTags | None
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """One server; everything but ``llm`` and the two flags is fixed.
+
+    Attributes:
+        config: the settings.
+        names: names of the model; the first one is answered.
+        llm: the engine, None while the model is loaded.
+        is_draining: whether the server is being stopped.
+    """
+
+    config: ServerConfig
+    names: Sequence[str]
+    llm: AsyncLLM | None = None
+    is_draining: bool = False
+    started_s: float = field(default_factory=time.time)
+    metrics: Metrics = field(default_factory=Metrics)
+    _speech: Speech | None = None
+    _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
+
+    def attach(self, llm: AsyncLLM) -> None:
+        """Take a loaded engine: from now on requests are served."""
+        self.llm = llm
+        self.metrics.engine = llm.engine
+
+    def ready_llm(self) -> AsyncLLM:
+        """Return the engine.
+
+        Raises:
+            RequestError: the model is still loaded, or the server is being stopped.
+            EngineDeadError: the engine has stopped.
+        """
+        reason = self.why_not_ready()
+        if self.is_draining or self.llm is None:
+            code = "draining" if self.is_draining else "loading"
+            raise RequestError(f"[server] engine: {reason}; try again later", code=code)
+        if reason is not None:
+            raise EngineDeadError(f"[server] engine: {reason}")
+        return self.llm
+
+    def why_not_ready(self) -> str | None:
+        """Return why no request is taken; None when one is."""
+        if self.is_draining:
+            return "the server is being stopped"
+        if self.llm is None:
+            return "the model is being loaded"
+        return None if self.llm.is_ready else "the engine has stopped"
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return 0 if self.llm is None else self.llm.num_unfinished_requests
+
+    def model_name(self, asked: str | None) -> str:
+        """Return the name to answer with; no name asks for the model that is there.
+
+        Raises:
+            RequestError: the model has other names.
+        """
+        if not asked:
+            return self.names[0]
+        if asked not in self.names:
+            raise RequestError(
+                f"[request] model: {asked[:80]!r} is not served; "
+                f"{did_you_mean(asked[:80], self.names)}",
+                param="model",
+                code="model_not_found",
+            )
+        return asked
+
+    def speech(self, processor: InputProcessor) -> Speech:
+        """Return what the chat template, or the settings, say of answers."""
+        if self._speech is None:
+            template = processor.chat_template
+            text = "" if template is None else "\n".join(template.sources.values())
+            self._speech = Speech(
+                _chosen("tool_call_parser", self.config, TOOL_DIALECTS, detect_tools(text)),
+                _chosen("reasoning_parser", self.config, REASONING_TAGS, detect_reasoning(text)),
+            )
+        return self._speech
+
+    async def start(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str,
+        is_stream: bool,
+        priority: int | None,
+        timeout_s: float | None,
+    ) -> RequestStream:
+        """Return a stream that has started: what can be refused has been.
+
+        Raises:
+            RequestError: the request cannot be served, or the queue is full.
+        """
+        llm = self.ready_llm()
+        limits = [s for s in (timeout_s, self.config.request_timeout_s) if s is not None]
+        stream = llm.generate(
+            prompt,
+            params,
+            request_id=request_id,
+            is_stream=is_stream,
+            priority=priority or 0,
+            timeout_s=min(limits, default=None),
+        )
+        await stream.start()
+        self._streams.add(stream)
+        return stream
+
+    def close_streams(self) -> None:
+        """Abort what runs; clients get an event that says so."""
+        for stream in list(self._streams):
+            if self.llm is not None:
+                self.llm.abort(stream.request_id)
+
+
+def _chosen(setting: str, config: ServerConfig, table: Any, detected: T) -> T:
+    """Return the row that a setting names; ``auto`` takes what was detected, ``none`` nothing."""
+    name = getattr(config, setting)
+    if name == "auto":
+        return detected
+    return table.get(name)  # type: ignore[no-any-return]
+
+
+def state_of(request: Request) -> ServerState:
+    """Return the state of the server that a request came to."""
+    state: ServerState = request.app.state.server
+    return state
+
+
+def request_id_of(request: Request) -> str:
+    """Return the id that ``RequestLog`` gave to a request."""
+    return str(request.scope["state"]["request_id"])
+
+
+async def gathered(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all results; the first failure cancels the rest and is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
