@@ -29,6 +29,10 @@ class EngineCoreRequest:
         sampling_params: with ``max_tokens`` and ``seed`` resolved to integers.
         eos_token_ids: ids that end the text; empty under ``ignore_eos``.
         arrival_s: the engine clock at arrival.
+        priority: the lower, the sooner, where the scheduler orders by it.
+        deadline_s: the engine clock at which the request is aborted, None for never.
+        parent_id: the request that this is one answer of, None for a request of one answer.
+        index: which of the ``n`` answers.
     """
 
     request_id: str
@@ -37,6 +41,10 @@ class EngineCoreRequest:
     sampling_params: SamplingParams
     eos_token_ids: frozenset[int]
     arrival_s: float
+    priority: int = 0
+    deadline_s: float | None = None
+    parent_id: str | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +150,8 @@ class EngineCoreOutput:
         logprobs: one entry for each new token, where asked for.
         finish_reason: why the request ended, None while it goes on.
         stop_reason: the stop token id that ended it; None for the model's own end or no end.
-        error: the text of a failure when ``finish_reason`` is ``error``.
+        error: the text of a failure when ``finish_reason`` is ``error``, and of the limit that
+            ended the request when it is ``abort``.
         scheduled_s: the engine clock at the first step of the request.
     """
 

@@ -54,7 +54,10 @@ class CompletionOutput:
 
 @dataclass(slots=True, kw_only=True)
 class RequestMetrics:
-    """Times of one request on the engine's clock, in seconds; None where not reached."""
+    """Times of one request on the engine's clock, in seconds; None where not reached.
+
+    With ``n > 1`` tokens are those of all answers, and the first and last of them.
+    """
 
     arrival_s: float
     num_prompt_tokens: int
@@ -106,7 +109,8 @@ class RequestOutput:
         outputs: one entry for each answer.
         finished: whether this is the last output of the request.
         metrics: its times so far.
-        error: what went wrong when the finish reason is ``error``.
+        error: what went wrong when a finish reason is ``error``; which limit of time ended the
+            request when it is ``abort``.
     """
 
     request_id: str

@@ -12,6 +12,7 @@ from typing import Any
 from pyvt.errors import RequestError
 
 MAX_LOGPROBS = 20
+MAX_ANSWERS = 128
 MIN_TEMPERATURE = 1e-5
 
 
@@ -84,7 +85,12 @@ class SamplingParams:
     skip_special_tokens: bool = field(
         default=True, metadata=_help("leave special tokens out of the text")
     )
-    n: int = field(default=1, metadata=_help("answers per prompt; only 1 for now"))
+    n: int = field(
+        default=1, metadata=_help("answers per prompt, 1 to 128, each with its own seed")
+    )
+    best_of: int | None = field(
+        default=None, metadata=_help("answers to choose from; only as many as n, for old clients")
+    )
 
     def __post_init__(self) -> None:
         self._check_counts()
@@ -111,9 +117,11 @@ class SamplingParams:
                 _integer(name, getattr(self, name), 0, MAX_LOGPROBS)
         if self.prompt_logprobs is not None:
             raise _not_yet("prompt_logprobs", "none", self.prompt_logprobs)
-        _integer("n", self.n, 1, None)
-        if self.n > 1:
-            raise _not_yet("n", "1", self.n)
+        _integer("n", self.n, 1, MAX_ANSWERS)
+        if self.best_of is not None:
+            _integer("best_of", self.best_of, 1, None)
+            if self.best_of != self.n:
+                raise _not_yet("best_of", f"n={self.n}", self.best_of)
 
     def _check_numbers(self) -> None:
         _number("temperature", self.temperature, 0.0, None)

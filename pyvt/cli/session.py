@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -109,14 +109,11 @@ class Session:
             wanted = max(max_tokens, params.min_tokens)
             params = replace(params, max_tokens=min(wanted, room))
         answer = Answer()
-        with _interrupt() as interrupt, closing(self.llm.stream(ids, params)) as outputs:
+        with self.llm.stream(ids, params) as outputs, _interrupt(outputs.cancel):
             for output in outputs:
                 answer.take(output)
                 if output.outputs[0].text:
                     write(output.outputs[0].text)
-                if interrupt.is_set:
-                    break
-        answer.finish_reason = answer.finish_reason or "abort"
         return answer
 
     def facts(self, answer: Answer) -> dict[str, Any]:
@@ -155,24 +152,21 @@ def open_session(options: Mapping[str, Any]) -> Session:
     return Session(LLM.from_engine(engine), name)
 
 
-@dataclass(slots=True)
-class _Interrupt:
-    is_set: bool = False
-
-
 @contextmanager
-def _interrupt() -> Iterator[_Interrupt]:
-    """Turn the first Ctrl-C into a flag, so that no step is cut in two; a second one raises."""
-    interrupt = _Interrupt()
+def _interrupt(cancel: Callable[[], None]) -> Iterator[None]:
+    """Make the first Ctrl-C call ``cancel``; a second one raises."""
+    is_cancelled = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if interrupt.is_set:
+        nonlocal is_cancelled
+        if is_cancelled:
             raise KeyboardInterrupt
-        interrupt.is_set = True
+        is_cancelled = True
+        cancel()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:
-        yield interrupt
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -18,6 +18,8 @@ from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
 
+MAX_TIMEOUT_S = 10**9
+
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
 _ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
@@ -104,18 +106,27 @@ class InputProcessor:
         return ids
 
     def process(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, arrival_s: float
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        arrival_s: float,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
     ) -> EngineCoreRequest:
         """Return a request that the core can take.
 
         ``max_tokens`` of None becomes what is left of the context; a number that does not fit is
-        refused, never lowered. A request without a seed gets a random one.
+        refused, never lowered. A request without a seed gets a random one. ``timeout_s`` counts
+        from the arrival.
 
         Raises:
             RequestError: ``param`` names the field.
         """
         if not isinstance(params, SamplingParams):
             raise _refused("sampling_params", "SamplingParams", params)
+        _check_urgency(priority, timeout_s)
         for name in _ID_FIELDS:
             self._check_ids(name, tuple(getattr(params, name) or ()))
         ids = self.tokenize(prompt)
@@ -133,6 +144,8 @@ class InputProcessor:
             sampling_params=replace(params, max_tokens=max_tokens, seed=seed),
             eos_token_ids=frozenset() if params.ignore_eos else self.limits.eos_token_ids,
             arrival_s=arrival_s,
+            priority=priority,
+            deadline_s=None if timeout_s is None else arrival_s + timeout_s,
         )
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
@@ -163,6 +176,16 @@ class InputProcessor:
             is_integer = isinstance(token_id, int) and not isinstance(token_id, bool)
             if not is_integer or not 0 <= token_id < vocab_size:
                 raise _refused(param, f"token ids from 0 up to {vocab_size - 1}", token_id)
+
+
+def _check_urgency(priority: Any, timeout_s: Any) -> None:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
+        raise _refused("priority", "an integer of 32 bits", priority)
+    if timeout_s is None:
+        return
+    is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise _refused("timeout_s", f"seconds above 0 up to {MAX_TIMEOUT_S}, or none", timeout_s)
 
 
 def _check_messages(messages: Any) -> None:

@@ -134,6 +134,13 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Engine thread and AsyncLLM: one end for every request, cancellation, deadlines, "
+        "shutdown; n answers",
+        command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
+        "tests/engine/test_llm_engine.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",

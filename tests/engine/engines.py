@@ -24,12 +24,15 @@ def engine_of(
     max_model_len: int = 100,
     chat_template: Any = None,
     clock: Any = None,
+    max_num_seqs: int = 64,
     **runner: Any,
 ) -> LLMEngine:
     """Return an engine; ``runner`` holds settings of the fake runner."""
     clock = clock or FakeClock()
     tokenizer = FakeTokenizer()
-    scheduler = Scheduler(SchedulerConfig(), KVCacheManager(num_blocks, block_size))
+    scheduler = Scheduler(
+        SchedulerConfig(max_num_seqs=max_num_seqs), KVCacheManager(num_blocks, block_size)
+    )
     settings = {"vocab_size": tokenizer.vocab_size, **runner}
     fake = FakeModelRunner(num_blocks, block_size, **settings)
     limits = InputLimits(
