@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyvt.engine.async_llm import RequestStream
 from pyvt.errors import RequestError
-from pyvt.outputs import RequestOutput
+from pyvt.outputs import CompletionOutput, RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import Event
@@ -19,11 +19,21 @@ from pyvt.server.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is new of one answer."""
+    """What is new of one answer, which may have grown further when this is read.
+
+    Attributes:
+        index: which of the request's answers.
+        answer: the answer itself.
+        events: what it says.
+        new: what the engine told: tokens and log probabilities beside the text.
+        is_last: whether the answer ended with this.
+    """
 
     index: int
     answer: Answer
     events: Sequence[Event]
+    new: CompletionOutput
+    is_last: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +81,8 @@ class Generation:
                     if new.finish_reason in ("abort", "error"):
                         reason = new.finish_reason
                         raise _failure(output)
-                    yield Step(new.index, answer, answer.take(new))
+                    events = answer.take(new)
+                    yield Step(new.index, answer, events, new, answer.is_done)
                 if all(answer.is_done for answer in self.answers):
                     break
             reason = self.answers[0].finish_reason or reason

@@ -135,7 +135,7 @@ async def _chunks(
     try:
         async for _, step in interleaved([generation]):
             usage = usage_of([generation]) if is_continuous else None
-            data = chunks.events(step.index, step.answer, step.events, usage)
+            data = chunks.step(step, usage)
             if data:
                 yield data
         if has_usage:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyvt.outputs import CompletionOutput, PositionLogprobs
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event, Reasoning
+from pyvt.server.generation import Step
 from pyvt.server.openai.logprobs import chat_logprobs
 from pyvt.server.usage import Usage
 
@@ -121,6 +123,25 @@ class ChatShape:
 
 
 @dataclass(slots=True)
+class Beside:
+    """Tokens of one choice that wait for a chunk: text that is held back holds them back too."""
+
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+
+    def add(self, new: CompletionOutput) -> None:
+        """Add what the engine told."""
+        self.logprobs += new.logprobs or ()
+        self.token_ids += new.token_ids
+
+    def take(self) -> tuple[list[PositionLogprobs], list[int]]:
+        """Return what waits, and forget it."""
+        taken = self.logprobs, self.token_ids
+        self.logprobs, self.token_ids = [], []
+        return taken
+
+
+@dataclass(slots=True)
 class ChatChunks:
     """Writes the chunks of one stream.
 
@@ -132,8 +153,7 @@ class ChatChunks:
     shape: ChatShape
     has_usage: bool
     _head: str = ""
-    _num_logprobs: dict[int, int] = field(default_factory=dict)
-    _num_ids: dict[int, int] = field(default_factory=dict)
+    _beside: dict[int, Beside] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -156,19 +176,20 @@ class ChatChunks:
             )
         return "".join(chunks).encode()
 
-    def events(
-        self, index: int, answer: Answer, events: Sequence[Event], usage: Usage | None = None
-    ) -> bytes:
+    def step(self, step: Step, usage: Usage | None = None) -> bytes:
         """Return the chunks of what is new, and of the end where it is the end."""
-        deltas = [delta for event in events if (delta := self._delta(event)) is not None]
+        deltas = [delta for event in step.events if (delta := self._delta(event)) is not None]
         more = "" if usage is None else f',"usage":{dumped(usage.openai())}'
+        beside = self._beside.setdefault(step.index, Beside())
+        beside.add(step.new)
         chunks = []
         for number, delta in enumerate(deltas):
             # What is told beside the text of several events goes with the last of them.
-            beside = answer if number == len(deltas) - 1 else None
-            chunks.append(self._chunk(index, delta, beside, more=more))
-        if answer.is_done:
-            chunks.append(self._chunk(index, "{}", answer, reason=finish_reason(answer), more=more))
+            with_it = beside if number == len(deltas) - 1 else None
+            chunks.append(self._chunk(step.index, delta, with_it, more=more))
+        if step.is_last:
+            reason = finish_reason(step.answer)
+            chunks.append(self._chunk(step.index, "{}", beside, reason=reason, more=more))
         return "".join(chunks).encode()
 
     def usage(self, usage: Usage) -> bytes:
@@ -199,22 +220,19 @@ class ChatChunks:
         self,
         index: int,
         delta: str,
-        answer: Answer | None,
+        beside: Beside | None,
         *,
         reason: str | None = None,
         more: str = "",
     ) -> str:
-        """Return one chunk; ``answer`` gives the log probabilities and ids that are new."""
+        """Return one chunk; ``beside`` gives the log probabilities and ids that wait."""
         logprobs, ids = "null", ""
-        if answer is not None and self.shape.num_top is not None:
-            start = self._num_logprobs.get(index, 0)
-            self._num_logprobs[index] = len(answer.logprobs)
-            if new := answer.logprobs[start:]:
-                logprobs = dumped(chat_logprobs(new, self.shape.num_top))
-        if answer is not None and self.shape.has_token_ids:
-            start = self._num_ids.get(index, 0)
-            self._num_ids[index] = len(answer.token_ids)
-            ids = f',"token_ids":{answer.token_ids[start:]}'
+        if beside is not None:
+            positions, token_ids = beside.take()
+            if positions and self.shape.num_top is not None:
+                logprobs = dumped(chat_logprobs(positions, self.shape.num_top))
+            if self.shape.has_token_ids:
+                ids = f',"token_ids":{token_ids}'
         if not more and self.has_usage:
             more = ',"usage":null'
         end = "null" if reason is None else f'"{reason}"'

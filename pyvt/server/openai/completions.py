@@ -13,13 +13,14 @@ from pyvt.engine.input_processor import Prompt
 from pyvt.errors import PyvtError
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.collector import Answer
+from pyvt.server.answer.events import Content
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.body import read_json
 from pyvt.server.errors import WireException, body_of, request_error
 from pyvt.server.fields import checked
-from pyvt.server.generation import Generation, interleaved, usage_of
+from pyvt.server.generation import Generation, Step, interleaved, usage_of
 from pyvt.server.openai.chat import error_event, event_stream
-from pyvt.server.openai.chat_wire import data_event
+from pyvt.server.openai.chat_wire import Beside, data_event
 from pyvt.server.openai.logprobs import completion_logprobs
 from pyvt.server.openai.schema import CompletionRequest
 from pyvt.server.sampling import sampling_params
@@ -86,15 +87,15 @@ def _prompts(asked: CompletionRequest) -> list[Prompt]:
     prompt = asked.prompt
     if isinstance(prompt, str):
         return [prompt]
-    if not prompt:
-        raise request_error("[request] prompt: expected at least one", param="prompt")
-    if isinstance(prompt[0], int):
-        return [[token_id for token_id in prompt if isinstance(token_id, int)]]
-    if len(prompt) > MAX_PROMPTS:
+    ids = [item for item in prompt if isinstance(item, int)]
+    several = [item for item in prompt if not isinstance(item, int)]
+    if not 1 <= len(several) + bool(ids) <= MAX_PROMPTS or (ids and several):
         raise request_error(
-            f"[request] prompt: expected at most {MAX_PROMPTS}, got {len(prompt)}", param="prompt"
+            f"[request] prompt: expected a text, token ids, or a list of 1 to {MAX_PROMPTS} such",
+            param="prompt",
+            code="invalid_value",
         )
-    return [item for item in prompt if not isinstance(item, int)]
+    return [ids] if ids else list(several)
 
 
 async def _start(
@@ -196,40 +197,43 @@ class _Chunks:
     def __init__(self, shape: CompletionShape, *, has_usage: bool) -> None:
         self.shape = shape
         self.has_usage = has_usage
-        self._num_logprobs: dict[int, int] = {}
-        self._num_ids: dict[int, int] = {}
+        self._beside: dict[int, Beside] = {}
         self._num_chars: dict[int, int] = {}
 
-    def text(self, number: int, text: str, answer: Answer | None) -> dict[str, Any]:
-        """Return a chunk with text; ``answer`` gives what is new beside it."""
-        shape = self.shape
-        choice: dict[str, Any] = {"index": number, "text": text, "logprobs": None}
-        choice["finish_reason"] = None
-        if answer is not None and shape.num_top is not None:
-            start = self._num_logprobs.get(number, 0)
-            offset = self._num_chars.get(number, 0)
-            new = answer.logprobs[start:]
-            if new:
-                choice["logprobs"] = completion_logprobs(new, shape.num_top, offset)
-            self._num_logprobs[number] = len(answer.logprobs)
-            spelled = sum(len(position.taken.text) for position in new)
-            self._num_chars[number] = offset + spelled
-        else:
-            self._num_chars[number] = self._num_chars.get(number, 0) + len(text)
-        if answer is not None and shape.has_token_ids:
-            choice["token_ids"] = answer.token_ids[self._num_ids.get(number, 0) :]
-            self._num_ids[number] = len(answer.token_ids)
-        return self._chunk([choice])
+    def echo(self, number: int, text: str) -> dict[str, Any]:
+        """Return a chunk with the prompt."""
+        self._num_chars[number] = len(text)
+        return self._chunk(number, text)
 
-    def end(self, number: int, answer: Answer) -> dict[str, Any]:
-        """Return the chunk with the reason of the end."""
-        chunk = self.text(number, "", answer)
-        chunk["choices"][0]["finish_reason"] = answer.finish_reason
-        chunk["choices"][0]["stop_reason"] = answer.stop_reason
+    def step(self, number: int, step: Step) -> list[dict[str, Any]]:
+        """Return the chunks of what is new, and of the end where it is the end."""
+        beside = self._beside.setdefault(number, Beside())
+        beside.add(step.new)
+        text = "".join(event.text for event in step.events if isinstance(event, Content))
+        chunks = [self._with(beside, self._chunk(number, text))] if text else []
+        if step.is_last:
+            last = self._with(beside, self._chunk(number, ""))
+            last["choices"][0]["finish_reason"] = step.answer.finish_reason
+            last["choices"][0]["stop_reason"] = step.answer.stop_reason
+            chunks.append(last)
+        return chunks
+
+    def _with(self, beside: Beside, chunk: dict[str, Any]) -> dict[str, Any]:
+        """Add the log probabilities and ids that wait to a chunk."""
+        (choice,) = chunk["choices"]
+        positions, token_ids = beside.take()
+        if positions and self.shape.num_top is not None:
+            offset = self._num_chars.get(choice["index"], 0)
+            choice["logprobs"] = completion_logprobs(positions, self.shape.num_top, offset)
+            spelled = sum(len(position.taken.text) for position in positions)
+            self._num_chars[choice["index"]] = offset + spelled
+        if self.shape.has_token_ids:
+            choice["token_ids"] = token_ids
         return chunk
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = {**self.shape.head, "choices": choices}
+    def _chunk(self, number: int, text: str) -> dict[str, Any]:
+        choice = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
+        chunk = {**self.shape.head, "choices": [choice]}
         return {**chunk, "usage": None} if self.has_usage else chunk
 
 
@@ -249,14 +253,10 @@ async def _chunks(
                 num_answers = len(generation.answers)
                 for index in range(num_answers):
                     number = place * num_answers + index
-                    yield data_event(chunks.text(number, shape.echoes[place], None))
+                    yield data_event(chunks.echo(number, shape.echoes[place]))
         async for place, step in interleaved(generations):
             number = place * len(generations[place].answers) + step.index
-            text = "".join(event.text for event in step.events if hasattr(event, "text"))
-            told = [chunks.text(number, text, step.answer)] if text else []
-            if step.answer.is_done:
-                told.append(chunks.end(number, step.answer))
-            for chunk in told:
+            for chunk in chunks.step(number, step):
                 if is_continuous:
                     chunk["usage"] = usage_of(generations).openai()
                 yield data_event(chunk)

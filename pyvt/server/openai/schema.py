@@ -5,7 +5,7 @@ Defaults are None everywhere: what the client leaves out is the model's own defa
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from pyvt.server.fields import RequestModel
 
@@ -143,9 +143,7 @@ class ChatRequest(GenerationFields, TemplateFields):
 class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
 
-    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
-
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[int] | list[str | list[int]]
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None

@@ -124,7 +124,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     ),
     "cut_call": (
         {"answers": [CALL], "template": HERMES},
-        {"tools": [TOOL], "max_tokens": 42},
+        {"tools": [TOOL], "max_tokens": 41},
         {
             "content": "",
             "calls": [{"name": "f", "arguments": '{"'}],
