@@ -9,6 +9,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -57,17 +58,18 @@ def listen(config: ServerConfig) -> socket.socket:
 
 def _unix_socket(path: Path) -> socket.socket:
     """Bind a Unix socket that only its owner may use; one that nobody serves is replaced."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     if path.is_socket():
-        with contextlib.suppress(ConnectionRefusedError):
-            sock.connect(str(path))
-            raise OSError("address already in use")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise OSError(errno.EADDRINUSE, "address in use")
         path.unlink()
-        sock.close()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         sock.bind(str(path))
+    except OSError:
+        sock.close()
+        raise
     finally:
         os.umask(before)
     sock.listen(_BACKLOG)
@@ -116,7 +118,7 @@ async def _serve(
     load: Callable[[], AsyncLLM],
     on_ready: Callable[[str], None],
 ) -> None:
-    server = _Server(_uvicorn_config(state))
+    server = UnsignalledServer(uvicorn_config(state))
     running = asyncio.ensure_future(server.serve(sockets=[sock]))
     ending: list[asyncio.Future[None]] = []
 
@@ -143,7 +145,7 @@ async def _serve(
             await state.llm.shutdown(timeout_s=5.0)
 
 
-async def _drain(state: ServerState, server: "_Server") -> None:
+async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
     """Let running requests end, then stop the server."""
     state.is_draining = True
     log.info("draining: %d requests are unfinished", state.num_unfinished)
@@ -169,7 +171,8 @@ def _exit_at_once(state: ServerState) -> None:
     os._exit(130)
 
 
-def _uvicorn_config(state: ServerState) -> uvicorn.Config:
+def uvicorn_config(state: ServerState) -> uvicorn.Config:
+    """Return how uvicorn runs a server."""
     config = state.config
     return uvicorn.Config(
         create_app(state),
@@ -185,7 +188,7 @@ def _uvicorn_config(state: ServerState) -> uvicorn.Config:
     )
 
 
-class _Server(uvicorn.Server):
+class UnsignalledServer(uvicorn.Server):
     """A server that leaves signals to ``serve``."""
 
     @contextlib.contextmanager

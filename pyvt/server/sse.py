@@ -104,8 +104,11 @@ class EventStream:
         try:
             while True:
                 silent_s = time.monotonic() - self._sent_s
-                limit_s = self._stall_s if self._is_sending else self._keep_alive_s
-                done, _ = await asyncio.wait({left}, timeout=max(limit_s - silent_s, 0.01))
+                wait_s = self._stall_s - silent_s
+                if not self._is_sending:
+                    # A chunk may get stuck any time now.
+                    wait_s = min(self._keep_alive_s - silent_s, self._stall_s)
+                done, _ = await asyncio.wait({left}, timeout=max(wait_s, 0.01))
                 silent_s = time.monotonic() - self._sent_s
                 if done:
                     break

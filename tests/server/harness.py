@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,6 +185,13 @@ class Server(Client):
         )
         self.state.attach(self.llm)
         super().__init__(create_app(self.state))
+
+    def becomes_idle(self, limit_s: float = 2.0) -> bool:
+        """Return whether, within a limit, no request is left and every block is free."""
+        end_s = time.monotonic() + limit_s
+        while not self.is_idle and time.monotonic() < end_s:
+            time.sleep(0.002)
+        return self.is_idle
 
     @property
     def is_idle(self) -> bool:

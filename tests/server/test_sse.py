@@ -111,7 +111,7 @@ def test_client_that_does_not_read_is_ended_and_others_are_not(serve: Serve) -> 
     assert fast.is_done
     assert not slow.is_complete
     assert len(slow.chunks) == 3
-    assert server.is_idle
+    assert server.becomes_idle()
 
 
 def test_slow_client_gets_everything(serve: Serve) -> None:
@@ -170,7 +170,7 @@ def test_several_prompts_start_together_or_not_at_all(serve: Serve) -> None:
 
     assert reply.status == 400
     assert reply.json()["error"]["code"] == "context_length_exceeded"
-    asyncio.run(_until(lambda: server.is_idle))
+    assert server.becomes_idle()
     assert len(server.complete(["a", "b"]).json()["choices"]) == 2
 
 

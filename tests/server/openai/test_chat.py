@@ -199,7 +199,7 @@ def test_answer_whole_and_streamed(serve: Serve, name: str) -> None:
 
     assert without_ids(whole(complete)) == [expected]
     assert without_ids(joined(stream)) == [expected]
-    assert server.is_idle
+    assert server.becomes_idle()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -386,7 +386,7 @@ def test_bad_field_is_refused_before_a_stream_begins(
     assert reply.json()["error"]["param"] == param
     assert reply.json()["error"]["code"] is None or isinstance(reply.json()["error"]["code"], str)
     assert len(reply.body) < 2000
-    assert server.is_idle
+    assert server.becomes_idle()
     assert server.chat().status == 200
 
 

@@ -138,4 +138,4 @@ def test_bad_field_is_refused(serve: Serve, fields: dict[str, Any], param: str) 
 
     assert reply.status == 400, reply.text
     assert reply.json()["error"]["param"].split(".")[0] == param
-    assert server.is_idle
+    assert server.becomes_idle()
