@@ -3,7 +3,7 @@
 import asyncio
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,7 +15,10 @@ from pyvt.engine.input_processor import InputProcessor, Prompt
 from pyvt.errors import EngineDeadError, RequestError, did_you_mean
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
+from pyvt.server.body import read_json
 from pyvt.server.metrics import Metrics
+from pyvt.server.openai.schema import StreamOptions
+from pyvt.server.sse import EventStream
 from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
 T = TypeVar("T")
@@ -138,6 +141,26 @@ class ServerState:
         await stream.start()
         self._streams.add(stream)
         return stream
+
+    async def body(self, request: Request) -> dict[str, Any]:
+        """Return the object that a request's body is, within the server's limits."""
+        return await read_json(
+            request, max_bytes=self.config.max_body_bytes, max_depth=self.config.max_json_depth
+        )
+
+    def event_stream(self, chunks: AsyncIterator[bytes]) -> EventStream:
+        """Return the response of a stream, under the server's limits."""
+        return EventStream(
+            chunks,
+            keep_alive_s=self.config.keep_alive_interval_s,
+            stall_s=self.config.stall_timeout_s,
+        )
+
+    def usage_in_stream(self, options: StreamOptions | None) -> tuple[bool, bool]:
+        """Return whether usage ends a stream, and whether it is in every chunk."""
+        has_usage = bool(options and options.include_usage)
+        is_continuous = bool(options and options.continuous_usage_stats)
+        return has_usage or self.config.enable_force_include_usage, is_continuous
 
     def close_streams(self) -> None:
         """Abort what runs; clients get an event that says so."""

@@ -3,13 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pyvt.engine.input_processor import InputProcessor, Prompt
-from pyvt.server.body import read_json
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import request_error
 from pyvt.server.fields import RequestModel, checked
 from pyvt.server.openai.schema import ChatRequest, Message, TemplateFields, Tool
-from pyvt.server.state import ServerState, state_of
+from pyvt.server.state import state_of
 
 
 class TokenizeRequest(TemplateFields):
@@ -34,7 +32,7 @@ class DetokenizeRequest(RequestModel):
 async def tokenize(request: Request) -> Response:
     """Answer the ids of a prompt, or of a conversation as it would be run."""
     state = state_of(request)
-    asked = checked(TokenizeRequest, await _body(request, state))
+    asked = checked(TokenizeRequest, await state.body(request))
     state.model_name(asked.model)
     processor = state.ready_llm().engine.input_processor
 
@@ -63,7 +61,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Answer the text of ids."""
     state = state_of(request)
-    asked = checked(DetokenizeRequest, await _body(request, state))
+    asked = checked(DetokenizeRequest, await state.body(request))
     state.model_name(asked.model)
     processor = state.ready_llm().engine.input_processor
     vocab_size = processor.limits.vocab_size
@@ -84,7 +82,7 @@ async def detokenize(request: Request) -> Response:
 async def render(request: Request) -> Response:
     """Answer what a chat's prompt is, how many tokens it has, and whether it fits; runs nothing."""
     state = state_of(request)
-    chat = checked(ChatRequest, await _body(request, state))
+    chat = checked(ChatRequest, await state.body(request))
     state.model_name(chat.model)
     processor = state.ready_llm().engine.input_processor
 
@@ -105,15 +103,3 @@ async def render(request: Request) -> Response:
         "warnings": chat.warnings(),
     }
     return JSONResponse(body)
-
-
-def count_tokens(processor: InputProcessor, prompt: Prompt) -> int:
-    """Return how many tokens a prompt has."""
-    return len(processor.tokenize(prompt))
-
-
-async def _body(request: Request, state: ServerState) -> dict[str, object]:
-    config = state.config
-    return await read_json(
-        request, max_bytes=config.max_body_bytes, max_depth=config.max_json_depth
-    )

@@ -16,20 +16,11 @@ from pyvt.outputs import CompletionOutput, PositionLogprobs
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event, Reasoning
 from pyvt.server.generation import Step
+from pyvt.server.openai.events import dumped
 from pyvt.server.openai.logprobs import chat_logprobs
 from pyvt.server.usage import Usage
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-
-
-def dumped(value: Any) -> str:
-    """Return JSON in one line, as short as it can be."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def data_event(value: Any) -> bytes:
-    """Return an event without a name."""
-    return f"data: {dumped(value)}\n\n".encode()
 
 
 def call_id(num_chars: int) -> str:

@@ -15,12 +15,11 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import Content
 from pyvt.server.answer.parser import AnswerFormat
-from pyvt.server.body import read_json
 from pyvt.server.errors import WireException, body_of, request_error
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, interleaved, usage_of
-from pyvt.server.openai.chat import error_event, event_stream
-from pyvt.server.openai.chat_wire import Beside, data_event
+from pyvt.server.openai.chat_wire import Beside
+from pyvt.server.openai.events import data_event, error_event
 from pyvt.server.openai.logprobs import completion_logprobs
 from pyvt.server.openai.schema import CompletionRequest
 from pyvt.server.sampling import sampling_params
@@ -35,11 +34,7 @@ MAX_PROMPTS = 256
 async def completions(request: Request) -> ASGIApp:
     """Complete prompts, whole or as a stream; choices stand in the order of the prompts."""
     state = state_of(request)
-    config = state.config
-    body = await read_json(
-        request, max_bytes=config.max_body_bytes, max_depth=config.max_json_depth
-    )
-    asked = checked(CompletionRequest, body)
+    asked = checked(CompletionRequest, await state.body(request))
     model = state.model_name(asked.model)
     params = _params(state, asked)
     response_id = f"cmpl-{request_id_of(request)}"
@@ -55,7 +50,7 @@ async def completions(request: Request) -> ASGIApp:
         warnings=asked.warnings(),
     )
     if asked.stream:
-        return event_stream(state, _chunks(state, asked, generations, shape))
+        return state.event_stream(_chunks(state, asked, generations, shape))
     work = gathered([generation.run() for generation in generations])
     await until_client_leaves(request.receive, work)
     return Response(body_of(shape.whole(generations)), media_type="application/json")
@@ -243,9 +238,7 @@ async def _chunks(
     generations: Sequence[Generation],
     shape: CompletionShape,
 ) -> AsyncIterator[bytes]:
-    options = asked.stream_options
-    has_usage = state.config.enable_force_include_usage or bool(options and options.include_usage)
-    is_continuous = bool(options and options.continuous_usage_stats)
+    has_usage, is_continuous = state.usage_in_stream(asked.stream_options)
     chunks = _Chunks(shape, has_usage=has_usage)
     try:
         if asked.echo:
