@@ -12,11 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.log import get_logger
+from pyvt.server.anthropic.messages import count_tokens, messages
 from pyvt.server.errors import WireException, wire_error
 from pyvt.server.middleware import Cors, HostCheck, KeyCheck, RequestLog, error_response
 from pyvt.server.openai.chat import chat_completions
 from pyvt.server.openai.completions import completions
 from pyvt.server.openai.models import get_model, list_models
+from pyvt.server.openai.responses import responses
 from pyvt.server.service import health, metrics, ready, version
 from pyvt.server.sse import ClientGoneError
 from pyvt.server.state import ServerState
@@ -29,6 +31,9 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/v1/completions", completions),
+    ("POST", "/v1/responses", responses),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
     ("POST", "/v1/chat/completions/render", render),
     ("GET", "/v1/models", list_models),
     ("GET", "/v1/models/{model:path}", get_model),

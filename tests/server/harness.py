@@ -71,9 +71,11 @@ class Reply:
 
     def data(self) -> list[Any]:
         """Return the JSON of every event of a stream, without comments and the last ``[DONE]``."""
-        events = [event for event in self.text.split("\n\n") if event.startswith("data: ")]
-        assert all("\n" not in event for event in events)
-        texts = [event.removeprefix("data: ") for event in events]
+        events = [event for event in self.text.split("\n\n") if event and event[0] != ":"]
+        lines = [[*event.split("\n")] for event in events]
+        assert all(len(parts) == 1 or parts[0].startswith("event: ") for parts in lines)
+        assert all(parts[-1].startswith("data: ") for parts in lines)
+        texts = [parts[-1].removeprefix("data: ") for parts in lines]
         return [json.loads(text, parse_constant=_no_constant) for text in texts if text != "[DONE]"]
 
     @property

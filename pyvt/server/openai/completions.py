@@ -25,6 +25,7 @@ from pyvt.server.openai.schema import CompletionRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
 from pyvt.server.state import ServerState, gathered, request_id_of, state_of
+from pyvt.server.structure import check_structure
 
 # What OpenAI and vLLM take where a completion names none.
 DEFAULT_MAX_TOKENS = 16
@@ -57,6 +58,7 @@ async def completions(request: Request) -> ASGIApp:
 
 
 def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
+    check_structure(asked)
     if asked.suffix:
         raise request_error(
             "[request] suffix: expected none, text is only added at the end",

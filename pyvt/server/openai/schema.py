@@ -45,6 +45,8 @@ class GenerationFields(SamplingFields):
 
     model: str | None = None
     max_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     n: int | None = None
     best_of: int | None = None
