@@ -1,6 +1,4 @@
-"""The table of routes, and the application around it."""
-
-from collections.abc import Awaitable, Callable
+"""The application: routes, middleware, and what becomes of an error."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -8,42 +6,18 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.log import get_logger
-from pyvt.server.anthropic.messages import count_tokens, messages
 from pyvt.server.errors import WireException, wire_error
 from pyvt.server.middleware import Cors, HostCheck, KeyCheck, RequestLog, error_response
-from pyvt.server.openai.chat import chat_completions
-from pyvt.server.openai.completions import completions
-from pyvt.server.openai.models import get_model, list_models
-from pyvt.server.openai.responses import responses
-from pyvt.server.service import health, metrics, ready, version
+from pyvt.server.openapi import openapi
+from pyvt.server.routes import ROUTES, Handler
 from pyvt.server.sse import ClientGoneError
 from pyvt.server.state import ServerState
-from pyvt.server.tokens import detokenize, render, tokenize
 
 log = get_logger(__name__)
-
-Handler = Callable[[Request], Awaitable[ASGIApp]]
-
-ROUTES: tuple[tuple[str, str, Handler], ...] = (
-    ("POST", "/v1/chat/completions", chat_completions),
-    ("POST", "/v1/completions", completions),
-    ("POST", "/v1/responses", responses),
-    ("POST", "/v1/messages", messages),
-    ("POST", "/v1/messages/count_tokens", count_tokens),
-    ("POST", "/v1/chat/completions/render", render),
-    ("GET", "/v1/models", list_models),
-    ("GET", "/v1/models/{model:path}", get_model),
-    ("POST", "/tokenize", tokenize),
-    ("POST", "/detokenize", detokenize),
-    ("GET", "/health", health),
-    ("GET", "/ready", ready),
-    ("GET", "/version", version),
-    ("GET", "/metrics", metrics),
-)
 
 
 def create_app(state: ServerState) -> Starlette:
@@ -51,7 +25,8 @@ def create_app(state: ServerState) -> Starlette:
     config = state.config
     app = Starlette(
         routes=[
-            Route(path, _Endpoint(handler), methods=[method]) for method, path, handler in ROUTES
+            *(Route(row.path, _Endpoint(row.handler), methods=[row.method]) for row in ROUTES),
+            Route("/openapi.json", _Endpoint(openapi), methods=["GET"]),
         ],
         middleware=[
             Middleware(RequestLog, is_logging=not config.disable_access_log),

@@ -168,5 +168,5 @@ def _failure(output: RequestOutput) -> Exception:
     if output.error is not None:
         return RequestError(output.error, code="deadline_exceeded")
     return RequestError(
-        "[server] request: was aborted before the answer was complete", code="draining"
+        "[server] request: was aborted before the answer was complete", code="aborted"
     )

@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import pyvt
+from pyvt.server.fields import RequestModel, checked
 from pyvt.server.metrics import CONTENT_TYPE
 from pyvt.server.state import state_of
 
@@ -34,3 +35,17 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Answer the metrics in Prometheus' format."""
     return Response(state_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+class AbortRequest(RequestModel):
+    """POST /abort: the id that an answer has, or had it been complete."""
+
+    request_id: str
+
+
+async def abort(request: Request) -> Response:
+    """End a request soon; its client is told. An unknown id changes nothing."""
+    state = state_of(request)
+    asked = checked(AbortRequest, await state.body(request))
+    state.ready_llm().abort(asked.request_id)
+    return JSONResponse({"request_id": asked.request_id})

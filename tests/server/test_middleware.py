@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from pyvt.server.app import ROUTES
 from pyvt.server.middleware import PUBLIC_PATHS
+from pyvt.server.routes import ROUTES
 from tests.server.conftest import Serve
 
 KEYS = {"config": {"api_key": ("first-key", "second-key")}}
-PATHS = [(method, path.replace("{model:path}", "tiny")) for method, path, _ in ROUTES]
+PATHS = [(row.method, row.path.replace("{model:path}", "tiny")) for row in ROUTES]
 ODD_PATHS = [
     *("//v1/models", "/V1/models", "/v1/models/", "/v1/../v1/models", "/%76%31/models"),
     *("/health/", "/version/../metrics", "/nothing", "/docs", "/v1"),

@@ -10,24 +10,30 @@ from pydantic import Field
 from pyvt.server.fields import RequestModel
 
 
+def _range(low: float | None, high: float | None = None) -> Any:
+    """Return an optional field whose range is told; ``SamplingParams`` checks it."""
+    told = {"minimum": low, "maximum": high}
+    return Field(default=None, json_schema_extra={k: v for k, v in told.items() if v is not None})
+
+
 class SamplingFields(RequestModel):
     """What every route that generates takes."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
+    temperature: float | None = _range(0)
+    top_p: float | None = _range(0, 1)
+    top_k: int | None = _range(-1)
+    min_p: float | None = _range(0, 1)
+    presence_penalty: float | None = _range(-2, 2)
+    frequency_penalty: float | None = _range(-2, 2)
+    repetition_penalty: float | None = _range(0)
+    seed: int | None = _range(-(2**63), 2**64 - 1)
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    min_tokens: int | None = None
+    min_tokens: int | None = _range(0)
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
-    priority: int | None = None
+    priority: int | None = _range(-(2**31), 2**31)
     timeout_s: float | None = Field(
         default=None, description="seconds from arrival after which the request is ended"
     )
