@@ -54,6 +54,8 @@ COMMANDS = {
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
+    "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
+    "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),
 }
 
 

@@ -8,6 +8,8 @@ Stop strings, exactly:
    and nothing more; what was held back is given out when the text ends otherwise.
 4. The result does not depend on how the text was cut into tokens.
 5. Before ``min_tokens`` no stop string is looked for.
+6. With ``include_stop_str_in_output`` the text ends after it instead, and nothing is held back; a
+   token that ends the text has its text too.
 
 A token is given out with the text that completes it, so tokens and log probabilities of a stream
 in sum equal those of a whole answer.
@@ -44,10 +46,11 @@ class StopChecker:
         matched: the stop string that ended the text, None so far.
     """
 
-    __slots__ = ("_held", "_longest", "_stop", "matched")
+    __slots__ = ("_held", "_is_included", "_longest", "_stop", "matched")
 
-    def __init__(self, stop: Iterable[str]) -> None:
+    def __init__(self, stop: Iterable[str], *, is_included: bool = False) -> None:
         self._stop = tuple(stop)
+        self._is_included = is_included
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self.matched: str | None = None
@@ -55,19 +58,20 @@ class StopChecker:
     def push(self, text: str) -> str:
         """Add text; return what is certain now. After a match nothing may be pushed."""
         buffer = self._held + text
+        num_given = len(self._held) if self._is_included else 0
         found = [(at + len(s), -len(s), s) for s in self._stop if (at := buffer.find(s)) >= 0]
         if found:
             end, negative_length, self.matched = min(found)
             self._held = ""
-            return buffer[: end + negative_length]
+            return buffer[num_given : end if self._is_included else end + negative_length]
         num_held = self._num_held(buffer)
         self._held = buffer[len(buffer) - num_held :]
-        return buffer[: len(buffer) - num_held]
+        return text if self._is_included else buffer[: len(buffer) - num_held]
 
     def flush(self) -> str:
         """Return what was held back: the text has ended."""
         held, self._held = self._held, ""
-        return held
+        return "" if self._is_included else held
 
     def _num_held(self, buffer: str) -> int:
         """Return the length of the longest end of ``buffer`` that starts a stop string."""
@@ -91,6 +95,8 @@ class _Group:
     open_ids: dict[str, None]
     done: dict[int, CompletionOutput] = field(default_factory=dict)
     error: str | None = None
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    has_prompt_logprobs: bool = False
 
 
 @dataclass(slots=True)
@@ -211,7 +217,7 @@ class OutputProcessor:
                 detokenizer=IncrementalDetokenizer(
                     self.tokenizer, skip_special_tokens=params.skip_special_tokens
                 ),
-                stop=StopChecker(params.stop),
+                stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
             )
 
     def process(self, core_outputs: Iterable[EngineCoreOutput]) -> list[RequestOutput]:
@@ -275,8 +281,11 @@ class OutputProcessor:
                 metrics.first_token_s = now_s
         if metrics.scheduled_s is None:
             metrics.scheduled_s = core_output.scheduled_s
+        if core_output.prompt_logprobs is not None:
+            self._keep_prompt_logprobs(state.group, core_output.prompt_logprobs)
+        is_cut = not state.request.sampling_params.include_stop_str_in_output
         for index, token_id in enumerate(core_output.new_token_ids):
-            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1
+            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
             logprobs = core_output.logprobs[index] if core_output.logprobs else None
             metrics.num_generated_tokens += 1
             state.push_token(token_id, logprobs, has_text=not is_end)
@@ -344,6 +353,12 @@ class OutputProcessor:
             else None,
         )
 
+    def _keep_prompt_logprobs(self, group: _Group, found: tuple[TokenLogprobs, ...]) -> None:
+        """Keep the prompt's log probabilities for the next output; all answers have the same."""
+        if not group.has_prompt_logprobs:
+            group.has_prompt_logprobs = True
+            group.prompt_logprobs = (None, *map(self._position, found))
+
     def _position(self, logprobs: TokenLogprobs) -> PositionLogprobs:
         return PositionLogprobs(
             taken=self._logprob(logprobs.token_id, logprobs.logprob),
@@ -359,11 +374,13 @@ class OutputProcessor:
 
 def _output(group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
     request = group.request
+    prompt_logprobs, group.prompt_logprobs = group.prompt_logprobs, None
     return RequestOutput(
         request_id=request.request_id,
         prompt=request.prompt,
         prompt_token_ids=request.prompt_token_ids,
         outputs=completions,
+        prompt_logprobs=prompt_logprobs,
         finished=not group.open_ids,
         metrics=group.metrics,
         error=group.error,
