@@ -93,6 +93,7 @@ def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest
         dialect=dialect,
         tools=schemas_of(tools),
         stop=((stop,) if isinstance(stop, str) else stop) if start is not None else (),
+        is_stop_included=bool(request.include_stop_str_in_output),
     )
     return Conversation(prompt, form)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyvt.engine.async_llm import RequestStream
 from pyvt.errors import RequestError
-from pyvt.outputs import CompletionOutput, RequestOutput
+from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import Event
@@ -46,6 +46,7 @@ class Generation:
         form: how the answers are read.
         answers: one for each of ``n``.
         output: the last output that came.
+        prompt_logprobs: of the prompt, where asked for; they come with the first output.
     """
 
     stream: RequestStream
@@ -54,6 +55,7 @@ class Generation:
     metrics: Metrics
     answers: list[Answer] = field(default_factory=list)
     output: RequestOutput | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
 
     def __post_init__(self) -> None:
         self.answers = [Answer(self.form) for _ in range(self.params.n)]
@@ -70,6 +72,7 @@ class Generation:
         try:
             async for output in self.stream:
                 self.output = output
+                self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
                 now_s = time.perf_counter()
                 if last_s is not None:
                     self.metrics.observe("inter_token_latency_seconds", now_s - last_s)

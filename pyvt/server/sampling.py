@@ -12,7 +12,7 @@ from pyvt.server.openai.schema import GenerationFields, SamplingFields
 SAME_NAMES = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
     *("repetition_penalty", "seed", "stop_token_ids", "ignore_eos", "min_tokens"),
-    *("allowed_token_ids", "skip_special_tokens"),
+    *("allowed_token_ids", "skip_special_tokens", "bad_words", "include_stop_str_in_output"),
 )
 
 
@@ -31,7 +31,13 @@ def sampling_params(request: SamplingFields, own: SamplingParams, **more: Any) -
     if request.logit_bias is not None:
         settings["logit_bias"] = _logit_bias(request.logit_bias)
     if isinstance(request, GenerationFields):
-        settings |= request.given("stop", "n", "best_of")
+        settings |= request.given("stop", "n", "best_of", "prompt_logprobs")
+        if request.prompt_logprobs is not None and request.stream:
+            raise request_error(
+                "[request] prompt_logprobs: expected none in a stream; ask for a whole answer",
+                param="prompt_logprobs",
+                code="unsupported_value",
+            )
     settings |= {name: value for name, value in more.items() if value is not None}
     return replace(own, **settings)
 

@@ -13,6 +13,7 @@ import pytest
 
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
+from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.app import create_app
 from pyvt.server.state import ServerState
@@ -122,7 +123,13 @@ CASES: dict[str, dict[str, Any]] = {
     "stop_token_ids": {"logit_bias": {65: 100.0}, "stop_token_ids": [65]},
     "min_tokens": {"logit_bias": {65: 100.0}, "stop_token_ids": [65], "min_tokens": 3},
     "ignore_eos": {"logit_bias": {3: 100.0}, "ignore_eos": False},
-    "stop": {"logit_bias": {65: 100.0}, "stop": ["BB", "bbb"]},
+    "stop": {"logit_bias": {65: 100.0}, "stop": "three letters"},
+    "include_stop_str_in_output": {
+        "logit_bias": {65: 100.0},
+        "stop": "three letters",
+        "include_stop_str_in_output": True,
+    },
+    "bad_words": {"bad_words": "a letter of the greedy text"},
 }
 WITHOUT: dict[str, tuple[str, ...]] = {
     # What is left out to see the parameter's own effect; else all of them are.
@@ -134,6 +141,7 @@ WITHOUT: dict[str, tuple[str, ...]] = {
     "stop_token_ids": ("stop_token_ids",),
     "min_tokens": ("min_tokens",),
     "stop": ("stop",),
+    "include_stop_str_in_output": ("include_stop_str_in_output",),
 }
 
 
@@ -145,6 +153,8 @@ def _fields(tiny: Tiny, name: str) -> dict[str, Any]:
     fields = dict(CASES[name])
     if "stop" in fields:
         fields["stop"] = [_letter(tiny, 65) * 3]
+    if "bad_words" in fields:
+        fields["bad_words"] = [next(c for c in tiny.text(GREEDY) if c.isascii())]
     return fields
 
 
@@ -156,7 +166,7 @@ def test_parameter_has_its_effect(tiny: Tiny, greedy_text: str, route: Route, na
     left_out = WITHOUT.get(name, tuple(fields))
     rest = {k: v for k, v in fields.items() if k not in left_out}
     without = tiny.text(replace(GREEDY, **rest)) if rest else greedy_text
-    sent = {**fields}
+    sent = dict(fields)
     if "logit_bias" in sent:
         sent["logit_bias"] = {str(k): v for k, v in sent["logit_bias"].items()}
 
@@ -237,3 +247,57 @@ def test_bad_value_is_a_400_that_names_it(tiny: Tiny, route: Route, name: str, v
     assert name in told["message"]
     if route.path != "/v1/messages":
         assert str(told["param"]).split(".")[0] == name
+
+
+def test_echoed_prompt_has_the_engines_logprobs(tiny: Tiny) -> None:
+    params = replace(GREEDY, logprobs=2, prompt_logprobs=2, max_tokens=3)
+
+    async def run() -> RequestOutput:
+        async with tiny.llm.generate(PROMPT, params, is_stream=False) as stream:
+            (output,) = [output async for output in stream]
+        return output
+
+    output = asyncio.run(run())
+    fields = {"echo": True, "logprobs": 2, "max_tokens": 3}
+    choice = tiny.ask(ROUTES["completions"], **fields).json()["choices"][0]
+    chunks = tiny.ask(ROUTES["completions"], stream=True, **fields).data()
+
+    assert output.prompt_logprobs is not None
+    assert output.outputs[0].logprobs is not None
+    values = [p and p.taken.logprob for p in (*output.prompt_logprobs, *output.outputs[0].logprobs)]
+    logprobs = choice["logprobs"]
+    assert logprobs["token_logprobs"] == values
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["top_logprobs"][0] is None
+    assert "".join(logprobs["tokens"][: len(PROMPT)]) == PROMPT
+    assert logprobs["text_offset"][: len(PROMPT)] == list(range(len(PROMPT)))
+    told = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+    for name, values in logprobs.items():
+        assert [value for part in told for value in part[name]] == values
+
+
+def test_echo_alone_scores_a_prompt(tiny: Tiny) -> None:
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 0}
+
+    body = tiny.ask(ROUTES["completions"], **fields).json()
+    chunks = tiny.ask(ROUTES["completions"], stream=True, **fields).data()
+
+    (choice,) = body["choices"]
+    assert choice["text"] == PROMPT
+    assert choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["tokens"]) == len(PROMPT)
+    assert body["usage"]["completion_tokens"] == 0
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == PROMPT
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("name", ["chat", "completions"])
+def test_prompt_logprobs_are_told_by_id(tiny: Tiny, name: str) -> None:
+    body = tiny.ask(ROUTES[name], prompt_logprobs=2).json()
+    found = body["prompt_logprobs"] if name == "chat" else body["choices"][0]["prompt_logprobs"]
+
+    assert found[0] is None
+    assert len(found) == len(PROMPT)
+    assert all(2 <= len(entry) <= 3 for entry in found[1:])
+    assert {entry["rank"] for entry in found[1].values()} >= {1, 2}
+    assert tiny.ask(ROUTES[name], prompt_logprobs=2, stream=True).status == 400

@@ -23,6 +23,7 @@ class AnswerFormat:
         dialect: of tool calls, None where there are none to be found.
         tools: the request's tools.
         stop: strings that end the content; only where ``tags`` are set.
+        is_stop_included: whether the content keeps the one that ended it.
     """
 
     tags: ReasoningTags | None = None
@@ -30,6 +31,7 @@ class AnswerFormat:
     dialect: ToolDialect | None = None
     tools: ToolSchemas | None = None
     stop: Sequence[str] = ()
+    is_stop_included: bool = False
 
     def parser(self) -> "AnswerParser":
         """Return a parser of one answer."""
@@ -43,7 +45,9 @@ class AnswerParser:
         self._splitter = None
         if form.tags is not None:
             self._splitter = ReasoningSplitter(form.tags, form.start)
-        self._stop = StopChecker(form.stop) if form.stop else None
+        self._stop = None
+        if form.stop:
+            self._stop = StopChecker(form.stop, is_included=form.is_stop_included)
         self._tools: ToolParser | None = None
         if form.dialect is not None:
             self._tools = form.dialect.parser(form.tools or {})

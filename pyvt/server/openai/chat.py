@@ -41,10 +41,7 @@ async def chat_completions(request: Request) -> ASGIApp:
     if is_stream:
         return state.event_stream(_chunks(state, chat, generation, shape))
     await until_client_leaves(request.receive, generation.run())
-    assert generation.output is not None, "a finished request has an output"
-    prompt_ids = generation.output.prompt_token_ids
-    whole = shape.whole(generation.answers, usage_of([generation]), prompt_ids)
-    return Response(body_of(whole), media_type="application/json")
+    return Response(body_of(shape.whole(generation)), media_type="application/json")
 
 
 async def _chunks(

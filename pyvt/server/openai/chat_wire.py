@@ -15,9 +15,9 @@ from typing import Any
 from pyvt.outputs import CompletionOutput, PositionLogprobs
 from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event, Reasoning
-from pyvt.server.generation import Step
+from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.events import dumped
-from pyvt.server.openai.logprobs import chat_logprobs
+from pyvt.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from pyvt.server.usage import Usage
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -60,22 +60,24 @@ class ChatShape:
     has_token_ids: bool = False
     warnings: Sequence[str] = ()
 
-    def whole(
-        self, answers: Sequence[Answer], usage: Usage, prompt_ids: Sequence[int]
-    ) -> dict[str, Any]:
+    def whole(self, generation: Generation) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
+        answers = generation.answers
         body: dict[str, Any] = {
             "id": self.response_id,
             "object": "chat.completion",
             "created": self.created,
             "model": self.model,
             "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
-            "usage": usage.openai(),
+            "usage": usage_of([generation]).openai(),
             "system_fingerprint": None,
             "service_tier": None,
         }
         if self.has_token_ids:
-            body["prompt_token_ids"] = list(prompt_ids)
+            assert generation.output is not None, "a finished request has an output"
+            body["prompt_token_ids"] = list(generation.output.prompt_token_ids)
+        if generation.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
         if self.warnings:
             body["warnings"] = list(self.warnings)
         return body

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +12,6 @@ from starlette.types import ASGIApp
 from pyvt.engine.input_processor import Prompt
 from pyvt.errors import PyvtError
 from pyvt.sampling_params import SamplingParams
-from pyvt.server.answer.collector import Answer
 from pyvt.server.answer.events import Content
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.errors import WireException, body_of, request_error
@@ -20,7 +19,7 @@ from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, interleaved, usage_of
 from pyvt.server.openai.chat_wire import Beside
 from pyvt.server.openai.events import data_event, error_event
-from pyvt.server.openai.logprobs import completion_logprobs
+from pyvt.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from pyvt.server.openai.schema import CompletionRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
@@ -47,6 +46,7 @@ async def completions(request: Request) -> ASGIApp:
         model=model,
         num_top=asked.logprobs,
         echoes=await _echoes(state, asked, generations),
+        is_prompt_only=bool(asked.echo) and asked.max_tokens == 0,
         has_token_ids=bool(asked.return_token_ids),
         warnings=asked.warnings(),
     )
@@ -68,16 +68,17 @@ def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
     max_tokens = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     if asked.ignore_eos is None and asked.min_tokens is not None:
         max_tokens = max(max_tokens, asked.min_tokens) if asked.max_tokens is None else max_tokens
-    if asked.echo and asked.logprobs is not None:
-        raise request_error(
-            "[request] logprobs: expected none with echo, they are not supported for prompts",
-            param="logprobs",
-            code="unsupported_value",
-        )
     own = state.ready_llm().engine.default_params
-    if max_tokens == 0 and asked.echo:
-        max_tokens = 1
-    return sampling_params(asked, own, max_tokens=max_tokens, logprobs=asked.logprobs)
+    params = sampling_params(
+        asked,
+        own,
+        # The engine generates at least one token; with echo alone it is not told.
+        max_tokens=1 if asked.echo and max_tokens == 0 else max_tokens,
+        logprobs=asked.logprobs,
+    )
+    if asked.echo and asked.logprobs is not None:
+        params = replace(params, prompt_logprobs=asked.logprobs)
+    return params
 
 
 def _prompts(asked: CompletionRequest) -> list[Prompt]:
@@ -125,18 +126,31 @@ async def _start(
     return generations
 
 
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """What the choices of one prompt begin with; ``first`` is the text of its first token."""
+
+    text: str
+    first: str
+
+
 async def _echoes(
     state: ServerState, asked: CompletionRequest, generations: Sequence[Generation]
-) -> list[str]:
-    """Return the text that each prompt's choices begin with."""
+) -> list[_Echo] | None:
+    """Return the echo of each prompt, None where there is none."""
     if not asked.echo:
-        return [""] * len(generations)
+        return None
     llm = state.ready_llm()
-    tokenizer = llm.engine.input_processor.tokenizer
-    prompts = _prompts(asked)
-    return await llm.run_input(
-        lambda: [p if isinstance(p, str) else tokenizer.decode(p) for p in prompts]  # type: ignore[arg-type]
-    )
+    processor = llm.engine.input_processor
+
+    def echo(prompt: Prompt) -> _Echo:
+        ids = processor.tokenize(prompt)
+        text = prompt if isinstance(prompt, str) else processor.tokenizer.decode(ids)
+        first = processor.tokenizer.token_text(ids[0])
+        # A token that the text does not begin with was added to it and takes no room in it.
+        return _Echo(text, first if text.startswith(first) else "")
+
+    return await llm.run_input(lambda: [echo(prompt) for prompt in _prompts(asked)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +161,8 @@ class CompletionShape:
     created: int
     model: str
     num_top: int | None
-    echoes: Sequence[str]
+    echoes: Sequence[_Echo] | None
+    is_prompt_only: bool
     has_token_ids: bool
     warnings: Sequence[str] = ()
 
@@ -163,29 +178,63 @@ class CompletionShape:
 
     def whole(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
-        choices = []
-        for place, generation in enumerate(generations):
-            for index, answer in enumerate(generation.answers):
-                text = self.echoes[place] + "".join(answer.content)
-                number = place * len(generation.answers) + index
-                choice = self._choice(number, text, answer, len(self.echoes[place]))
-                choice["finish_reason"] = answer.finish_reason
-                choice["stop_reason"] = answer.stop_reason
-                if self.has_token_ids:
-                    choice["token_ids"] = answer.token_ids
-                    assert generation.output is not None, "a finished request has an output"
-                    choice["prompt_token_ids"] = list(generation.output.prompt_token_ids)
-                choices.append(choice)
-        body = {**self.head, "choices": choices, "usage": usage_of(generations).openai()}
+        choices = [
+            self._choice(place, index, generation)
+            for place, generation in enumerate(generations)
+            for index in range(len(generation.answers))
+        ]
+        body = {**self.head, "choices": choices, "usage": self.usage(generations)}
         if self.warnings:
             body["warnings"] = list(self.warnings)
         return body
 
-    def _choice(self, number: int, text: str, answer: Answer, offset: int) -> dict[str, Any]:
-        logprobs = None
-        if self.num_top is not None:
-            logprobs = completion_logprobs(answer.logprobs, self.num_top, offset)
-        return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": None}
+    def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
+        """Return what all prompts cost so far."""
+        usage = usage_of(generations)
+        if self.is_prompt_only:
+            usage.num_completion_tokens = 0
+        return usage.openai()
+
+    def _choice(self, place: int, index: int, generation: Generation) -> dict[str, Any]:
+        answer = generation.answers[index]
+        number = place * len(generation.answers) + index
+        choice = self.echo(place, number, generation)
+        if not self.is_prompt_only:
+            choice["text"] += "".join(answer.content)
+            if self.num_top is not None:
+                offset = 0 if self.echoes is None else len(self.echoes[place].text)
+                new = completion_logprobs(answer.logprobs, self.num_top, offset)
+                choice["logprobs"] = _appended(choice["logprobs"], new)
+        choice["finish_reason"] = "length" if self.is_prompt_only else answer.finish_reason
+        choice["stop_reason"] = answer.stop_reason
+        assert generation.output is not None, "a finished request has an output"
+        if self.has_token_ids:
+            choice["token_ids"] = [] if self.is_prompt_only else answer.token_ids
+            choice["prompt_token_ids"] = list(generation.output.prompt_token_ids)
+        if generation.prompt_logprobs is not None and self.echoes is None:
+            choice["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
+        return choice
+
+    def echo(self, place: int, number: int, generation: Generation) -> dict[str, Any]:
+        """Return a choice that has the prompt alone, and nothing where it is not echoed."""
+        choice: dict[str, Any] = {
+            "index": number,
+            "text": "",
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        if self.echoes is not None:
+            echo = self.echoes[place]
+            choice["text"] = echo.text
+            if self.num_top is not None and generation.prompt_logprobs is not None:
+                positions = generation.prompt_logprobs
+                choice["logprobs"] = completion_logprobs(positions, self.num_top, 0, echo.first)
+        return choice
+
+
+def _appended(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, Any]:
+    """Return log probabilities of a prompt and of what follows it."""
+    return after if before is None else {name: before[name] + after[name] for name in after}
 
 
 class _Chunks:
@@ -197,23 +246,33 @@ class _Chunks:
         self._beside: dict[int, Beside] = {}
         self._num_chars: dict[int, int] = {}
 
-    def echo(self, number: int, text: str) -> dict[str, Any]:
-        """Return a chunk with the prompt."""
-        self._num_chars[number] = len(text)
-        return self._chunk(number, text)
-
-    def step(self, number: int, step: Step) -> list[dict[str, Any]]:
-        """Return the chunks of what is new, and of the end where it is the end."""
-        beside = self._beside.setdefault(number, Beside())
+    def step(self, place: int, step: Step, generation: Generation) -> list[dict[str, Any]]:
+        """Return the chunks of what is new: the prompt once, text, the end."""
+        number = place * len(generation.answers) + step.index
+        chunks = []
+        if number not in self._beside:
+            self._beside[number] = Beside()
+            if self.shape.echoes is not None:
+                self._num_chars[number] = len(self.shape.echoes[place].text)
+                chunks.append(self._chunk(self.shape.echo(place, number, generation)))
+        if self.shape.is_prompt_only:
+            return [*chunks, self._end(number, "length", None)] if step.is_last else chunks
+        beside = self._beside[number]
         beside.add(step.new)
         text = "".join(event.text for event in step.events if isinstance(event, Content))
-        chunks = [self._with(beside, self._chunk(number, text))] if text else []
+        if text:
+            chunks.append(self._with(beside, self._text(number, text)))
         if step.is_last:
-            last = self._with(beside, self._chunk(number, ""))
-            last["choices"][0]["finish_reason"] = step.answer.finish_reason
-            last["choices"][0]["stop_reason"] = step.answer.stop_reason
-            chunks.append(last)
+            reason, stop_reason = step.answer.finish_reason, step.answer.stop_reason
+            chunks.append(self._with(beside, self._end(number, reason, stop_reason)))
         return chunks
+
+    def _end(
+        self, number: int, reason: str | None, stop_reason: int | str | None
+    ) -> dict[str, Any]:
+        chunk = self._text(number, "")
+        chunk["choices"][0] |= {"finish_reason": reason, "stop_reason": stop_reason}
+        return chunk
 
     def _with(self, beside: Beside, chunk: dict[str, Any]) -> dict[str, Any]:
         """Add the log probabilities and ids that wait to a chunk."""
@@ -228,8 +287,10 @@ class _Chunks:
             choice["token_ids"] = token_ids
         return chunk
 
-    def _chunk(self, number: int, text: str) -> dict[str, Any]:
-        choice = {"index": number, "text": text, "logprobs": None, "finish_reason": None}
+    def _text(self, number: int, text: str) -> dict[str, Any]:
+        return self._chunk({"index": number, "text": text, "logprobs": None, "finish_reason": None})
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         chunk = {**self.shape.head, "choices": [choice]}
         return {**chunk, "usage": None} if self.has_usage else chunk
 
@@ -243,21 +304,13 @@ async def _chunks(
     has_usage, is_continuous = state.usage_in_stream(asked.stream_options)
     chunks = _Chunks(shape, has_usage=has_usage)
     try:
-        if asked.echo:
-            for place, generation in enumerate(generations):
-                num_answers = len(generation.answers)
-                for index in range(num_answers):
-                    number = place * num_answers + index
-                    yield data_event(chunks.echo(number, shape.echoes[place]))
         async for place, step in interleaved(generations):
-            number = place * len(generations[place].answers) + step.index
-            for chunk in chunks.step(number, step):
+            for chunk in chunks.step(place, step, generations[place]):
                 if is_continuous:
-                    chunk["usage"] = usage_of(generations).openai()
+                    chunk["usage"] = shape.usage(generations)
                 yield data_event(chunk)
         if has_usage:
-            usage = {**shape.head, "choices": [], "usage": usage_of(generations).openai()}
-            yield data_event(usage)
+            yield data_event({**shape.head, "choices": [], "usage": shape.usage(generations)})
         yield DONE
     except (PyvtError, WireException) as error:
         yield error_event(error)

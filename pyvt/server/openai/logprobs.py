@@ -30,26 +30,55 @@ def _entry(logprob: Logprob) -> dict[str, Any]:
 
 
 def completion_logprobs(
-    positions: Sequence[PositionLogprobs], num_top: int, offset: int
+    positions: Sequence[PositionLogprobs | None],
+    num_top: int,
+    offset: int,
+    first: str = "",
 ) -> dict[str, Any]:
     """Return the object of a completion's choice.
 
     Args:
-        positions: of each token.
+        positions: of each token; None for the first of an echoed prompt, which nothing precedes.
         num_top: alternatives of each; the taken token is added where it is not among them.
         offset: characters before the first token.
+        first: the text of that first token.
     """
     shown: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
     offsets = []
     for position in positions:
-        taken = position.taken
         offsets.append(offset)
-        offset += len(taken.text)
-        shown["tokens"].append(token_name(taken))
-        shown["token_logprobs"].append(max(taken.logprob, FLOOR))
-        best = {token_name(t): max(t.logprob, FLOOR) for t in position.top[:num_top]}
-        shown["top_logprobs"].append({**best, token_name(taken): max(taken.logprob, FLOOR)})
+        if position is None:
+            offset += len(first)
+            name, logprob, best = first, None, None
+        else:
+            taken = position.taken
+            offset += len(taken.text)
+            name, logprob = token_name(taken), max(taken.logprob, FLOOR)
+            best = {token_name(t): max(t.logprob, FLOOR) for t in position.top[:num_top]}
+            best[name] = logprob
+        shown["tokens"].append(name)
+        shown["token_logprobs"].append(logprob)
+        shown["top_logprobs"].append(best)
     return {**shown, "text_offset": offsets}
+
+
+def prompt_logprobs(
+    positions: Sequence[PositionLogprobs | None],
+) -> list[dict[str, dict[str, Any]] | None]:
+    """Return vLLM's list of a prompt: for each token an object by id, the taken one included."""
+    return [None if position is None else _by_id(position) for position in positions]
+
+
+def _by_id(position: PositionLogprobs) -> dict[str, dict[str, Any]]:
+    ranked = [*enumerate(position.top, start=1), (position.rank, position.taken)]
+    return {
+        str(entry.token_id): {
+            "logprob": max(entry.logprob, FLOOR),
+            "rank": rank,
+            "decoded_token": entry.text,
+        }
+        for rank, entry in ranked
+    }
 
 
 def token_name(logprob: Logprob) -> str:

@@ -33,6 +33,8 @@ class SamplingFields(RequestModel):
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: bool | None = None
     priority: int | None = _range(-(2**31), 2**31)
     timeout_s: float | None = Field(
         default=None, description="seconds from arrival after which the request is ended"
@@ -59,6 +61,7 @@ class GenerationFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    prompt_logprobs: int | None = _range(0, 20)
 
 
 class Part(RequestModel):

@@ -166,6 +166,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"stop": ["Question:"]},
         {"content": "ans ", "reasoning": "Question: x", "finish_reason": "stop"},
     ),
+    "stop_after_reasoning_kept": (
+        {"answers": ["<think>END</think>a END b"], "template": THINKING},
+        {"stop": "END", "include_stop_str_in_output": True},
+        {"content": "a END", "reasoning": "END", "finish_reason": "stop"},
+    ),
     "stop_beside_the_tag": (
         {"answers": ["a</think>b"], "template": THINKING},
         {"stop": ["</th", "nk>x"], "chat_template_kwargs": {"opens": True}},
