@@ -48,7 +48,7 @@ double cpu_seconds() {
 // Sum over threads of work(thread) per second, in units of 10^9.
 double rate(const std::function<double(int)>& work) {
   std::vector<double> rates(static_cast<size_t>(cpu::num_threads()));
-  cpu::parallel_each([&](int thread) {
+  cpu::parallel_all([&](int thread) {
     const double start = cpu_seconds();
     const double done = work(thread);
     rates[static_cast<size_t>(thread)] = done / (cpu_seconds() - start) * 1e-9;

@@ -2,6 +2,7 @@
 
 The core, the scheduler and the worker know requests of one answer only. Answer ``i`` draws with
 the seed ``seed + i`` modulo 2⁶⁴, so the first equals the answer of the same request with ``n = 1``.
+The others start when the first has computed the prompt, and share its KV.
 """
 
 from dataclasses import replace
@@ -17,13 +18,19 @@ def fan_out(request: EngineCoreRequest) -> tuple[EngineCoreRequest, ...]:
     if params.n == 1:
         return (request,)
     assert params.seed is not None, "the input processor resolves the seed"
+    first_id = f"{request.request_id}#0"
     return tuple(
         replace(
             request,
             request_id=f"{request.request_id}#{index}",
             sampling_params=replace(
-                params, n=1, best_of=None, seed=(params.seed + index) % _SEED_MODULUS
+                params,
+                n=1,
+                best_of=None,
+                seed=(params.seed + index) % _SEED_MODULUS,
+                prompt_logprobs=params.prompt_logprobs if index == 0 else None,
             ),
+            fork_of=first_id if index > 0 else None,
             parent_id=request.request_id,
             index=index,
         )
