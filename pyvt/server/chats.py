@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from starlette.requests import Request
+
 from pyvt.sampling_params import MAX_LOGPROBS, SamplingParams
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.conversation import conversation
@@ -9,7 +11,7 @@ from pyvt.server.errors import request_error
 from pyvt.server.generation import Generation, needs_stream
 from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
-from pyvt.server.state import ServerState
+from pyvt.server.state import ServerState, state_of
 from pyvt.server.structure import check_structure
 from pyvt.tokenizer.base import RenderedPrompt
 
@@ -24,12 +26,12 @@ class _Prepared:
 
 
 async def start_chat(
-    state: ServerState, chat: ChatRequest, *, request_id: str, is_stream: bool
+    request: Request, chat: ChatRequest, *, request_id: str, is_stream: bool
 ) -> Generation:
     """Return a chat that has started: what can be refused has been.
 
     Args:
-        state: of the server.
+        request: the HTTP request.
         chat: the checked request; other APIs translate theirs into one.
         request_id: unique.
         is_stream: whether the client gets each token as it comes.
@@ -37,15 +39,16 @@ async def start_chat(
     Raises:
         RequestError, WireException: the chat cannot be served.
     """
+    state = state_of(request)
     llm = state.ready_llm()
     prepared = await llm.run_input(lambda: _prepare(state, chat))
     stream = await state.start(
+        request,
+        chat,
         prepared.prompt,
         prepared.params,
         request_id=request_id,
         is_stream=needs_stream(prepared.form, is_stream=is_stream),
-        priority=chat.priority,
-        timeout_s=chat.timeout_s,
     )
     return Generation(
         stream=stream, params=prepared.params, form=prepared.form, metrics=state.metrics

@@ -55,6 +55,11 @@ class Metrics:
         self._prompt_tokens = Counter(
             "pyvt:prompt_tokens", "tokens of prompts that ended", registry=self.registry
         )
+        self._cached_tokens = Counter(
+            "pyvt:prompt_tokens_cached",
+            "tokens of prompts whose KV was there already",
+            registry=self.registry,
+        )
         self.registry.register(_EngineCollector(self))
 
     def observe(self, name: str, value: float) -> None:
@@ -65,6 +70,7 @@ class Metrics:
         """Add a request that has ended."""
         self._ends.labels(finished_reason=reason).inc()
         self._prompt_tokens.inc(metrics.num_prompt_tokens)
+        self._cached_tokens.inc(metrics.num_cached_tokens)
         self.observe("request_prompt_tokens", metrics.num_prompt_tokens)
         self.observe("request_generation_tokens", metrics.num_generated_tokens)
         self.observe("request_params_n", n)
@@ -112,6 +118,8 @@ class _EngineCollector:
             yield GaugeMetricFamily(f"pyvt:{name}", text, value=value)
         aborted = stats.num_finished["abort"]
         for name, text, value in (
+            ("prefix_cache_queries", "tokens that were looked for", queues.prefix_queries),
+            ("prefix_cache_hits", "tokens of them that were found", queues.prefix_hits),
             ("num_preemptions", "requests whose KV was taken for others", queues.num_preemptions),
             ("generation_tokens", "tokens that were generated", stats.num_generation_tokens),
             ("num_aborted_requests", "requests that were aborted", aborted),

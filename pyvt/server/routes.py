@@ -16,7 +16,15 @@ from pyvt.server.openai.responses import responses
 from pyvt.server.openai.responses_schema import ResponsesRequest
 from pyvt.server.openai.schema import ChatRequest, CompletionRequest
 from pyvt.server.page import MarkdownRequest, markdown, page
-from pyvt.server.service import AbortRequest, abort, health, metrics, ready, version
+from pyvt.server.service import (
+    AbortRequest,
+    abort,
+    health,
+    metrics,
+    ready,
+    reset_prefix_cache,
+    version,
+)
 from pyvt.server.tokens import DetokenizeRequest, TokenizeRequest, detokenize, render, tokenize
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
@@ -45,6 +53,7 @@ ROUTES = (
     RouteRow("POST", "/tokenize", tokenize, TokenizeRequest),
     RouteRow("POST", "/detokenize", detokenize, DetokenizeRequest),
     RouteRow("POST", "/abort", abort, AbortRequest),
+    RouteRow("POST", "/reset_prefix_cache", reset_prefix_cache),
     RouteRow("GET", "/health", health),
     RouteRow("GET", "/ready", ready),
     RouteRow("GET", "/version", version),

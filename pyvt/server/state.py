@@ -17,7 +17,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
 from pyvt.server.body import read_json
 from pyvt.server.metrics import Metrics
-from pyvt.server.openai.schema import StreamOptions
+from pyvt.server.openai.schema import SamplingFields, StreamOptions
 from pyvt.server.sse import EventStream
 from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
@@ -115,28 +115,38 @@ class ServerState:
 
     async def start(
         self,
+        request: Request,
+        asked: SamplingFields,
         prompt: Prompt,
         params: SamplingParams,
         *,
         request_id: str,
         is_stream: bool,
-        priority: int | None,
-        timeout_s: float | None,
     ) -> RequestStream:
         """Return a stream that has started: what can be refused has been.
+
+        Args:
+            request: whose key says whose KV may be shared.
+            asked: its checked body, with its priority, deadline and salt.
+            prompt: what to complete.
+            params: how to sample.
+            request_id: unique.
+            is_stream: whether the engine gives each token by itself.
 
         Raises:
             RequestError: the request cannot be served, or the queue is full.
         """
         llm = self.ready_llm()
-        limits = [s for s in (timeout_s, self.config.request_timeout_s) if s is not None]
+        limits = [s for s in (asked.timeout_s, self.config.request_timeout_s) if s is not None]
         stream = llm.generate(
             prompt,
             params,
             request_id=request_id,
             is_stream=is_stream,
-            priority=priority or 0,
+            priority=asked.priority or 0,
             timeout_s=min(limits, default=None),
+            tenant=str(request.scope["state"].get("key_salt", "")),
+            cache_salt=asked.cache_salt,
         )
         await stream.start()
         self._streams.add(stream)

@@ -24,6 +24,7 @@ class Usage:
     def add(self, output: RequestOutput, answers: Iterable[Answer]) -> None:
         """Add a finished request and its answers."""
         self.num_prompt_tokens += len(output.prompt_token_ids)
+        self.num_cached_tokens += output.metrics.num_cached_tokens
         for answer in answers:
             self.num_completion_tokens += answer.num_tokens
             self.num_reasoning_tokens += answer.num_reasoning_tokens

@@ -201,6 +201,10 @@ class Server(Client):
         is_free = pool.num_free_blocks == pool.num_blocks
         return self.llm.num_unfinished_requests == 0 and is_free
 
+    def forget(self) -> None:
+        """Forget cached prefixes."""
+        self.llm.thread.call(lambda engine: engine.core.scheduler.reset_prefix_cache())
+
     def chat(self, text: str = "Hi", **fields: Any) -> Reply:
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 200, **fields}
         return self.post("/v1/chat/completions", body)

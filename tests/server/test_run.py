@@ -66,10 +66,12 @@ def client_of(server: Server, **settings: Any) -> Iterator[openai.OpenAI]:
 
 
 def test_openai_client_reads_chats_and_streams(serve: Serve) -> None:
-    with client_of(serve(["Paris."])) as client:
+    server = serve(["Paris."])
+    with client_of(server) as client:
         assert client.models.list().data[0].id == "tiny"
         assert client.models.retrieve("org/other").id == "org/other"
         whole = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=50)
+        server.forget()
         with client.chat.completions.stream(
             model="tiny", messages=MESSAGES, max_tokens=50, stream_options={"include_usage": True}
         ) as stream:

@@ -38,7 +38,7 @@ async def messages(request: Request) -> ASGIApp:
     message_id = f"msg_{request_id_of(request)}"
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
-    generation = await start_chat(state, chat, request_id=message_id, is_stream=is_stream)
+    generation = await start_chat(request, chat, request_id=message_id, is_stream=is_stream)
     writer = _Writer(message_id, model, generation, asked.warnings())
     if is_stream:
         return state.event_stream(writer.stream())

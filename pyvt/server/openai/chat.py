@@ -26,7 +26,7 @@ async def chat_completions(request: Request) -> ASGIApp:
     model = state.model_name(chat.model)
     response_id = f"chatcmpl-{request_id_of(request)}"
     is_stream = bool(chat.stream)
-    generation = await start_chat(state, chat, request_id=response_id, is_stream=is_stream)
+    generation = await start_chat(request, chat, request_id=response_id, is_stream=is_stream)
     dialect = generation.form.dialect
     shape = ChatShape(
         response_id=response_id,

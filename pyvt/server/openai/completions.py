@@ -39,7 +39,7 @@ async def completions(request: Request) -> ASGIApp:
     params = _params(state, asked)
     response_id = f"cmpl-{request_id_of(request)}"
     prompts = _prompts(asked)
-    generations = await _start(state, asked, params, prompts, response_id)
+    generations = await _start(request, asked, params, prompts, response_id)
     shape = CompletionShape(
         response_id=response_id,
         created=int(time.time()),
@@ -97,24 +97,25 @@ def _prompts(asked: CompletionRequest) -> list[Prompt]:
 
 
 async def _start(
-    state: ServerState,
+    request: Request,
     asked: CompletionRequest,
     params: SamplingParams,
     prompts: Sequence[Prompt],
     response_id: str,
 ) -> list[Generation]:
     """Start all prompts, or none where one of them is refused."""
+    state = state_of(request)
     generations: list[Generation] = []
     form = AnswerFormat()
     try:
         for place, prompt in enumerate(prompts):
             stream = await state.start(
+                request,
+                asked,
                 prompt,
                 params,
                 request_id=f"{response_id}-{place}" if len(prompts) > 1 else response_id,
                 is_stream=bool(asked.stream),
-                priority=asked.priority,
-                timeout_s=asked.timeout_s,
             )
             generations.append(
                 Generation(stream=stream, params=params, form=form, metrics=state.metrics)

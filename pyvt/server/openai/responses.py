@@ -32,7 +32,7 @@ async def responses(request: Request) -> ASGIApp:
     response_id = f"resp_{request_id_of(request)}"
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
-    generation = await start_chat(state, chat, request_id=response_id, is_stream=is_stream)
+    generation = await start_chat(request, chat, request_id=response_id, is_stream=is_stream)
     writer = _Writer(response_id, model, asked, generation)
     if is_stream:
         return state.event_stream(writer.stream())

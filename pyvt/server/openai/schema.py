@@ -36,6 +36,9 @@ class SamplingFields(RequestModel):
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
     priority: int | None = _range(-(2**31), 2**31)
+    cache_salt: str | None = Field(
+        default=None, description="shares cached prefixes only with requests of the same salt"
+    )
     timeout_s: float | None = Field(
         default=None, description="seconds from arrival after which the request is ended"
     )

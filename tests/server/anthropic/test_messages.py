@@ -80,6 +80,7 @@ def test_message_whole_and_streamed(serve: Serve, name: str) -> None:
     server = serve(**settings)
 
     whole = ask(server, **fields).json()
+    server.forget()
     stream = joined(ask(server, stream=True, **fields))
 
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)

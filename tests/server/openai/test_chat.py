@@ -214,6 +214,7 @@ def test_usage_and_logprobs_of_a_stream_equal_the_whole(serve: Serve, name: str)
     fields = {**fields, "logprobs": True, "top_logprobs": 2}
 
     complete = server.chat(**fields)
+    server.forget()
     stream = server.chat(stream=True, stream_options={"include_usage": True}, **fields)
 
     last = stream.data()[-1]

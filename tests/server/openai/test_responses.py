@@ -47,6 +47,7 @@ def test_whole_response_has_items(serve: Serve) -> None:
 def test_stream_tells_the_whole_response(serve: Serve) -> None:
     server = serve([FULL], template=THINKING)
     whole = ask(server, tools=[TOOL]).json()
+    server.forget()
 
     stream = ask(server, tools=[TOOL], stream=True)
 
