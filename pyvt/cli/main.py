@@ -49,6 +49,7 @@ class CommandRow:
 COMMANDS = {
     "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
+    "serve": CommandRow("pyvt.cli.serve", "serve_command", "Serve a model over HTTP."),
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
     "list": CommandRow("pyvt.cli.local", "list_command", "Show the models that were pulled."),
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),

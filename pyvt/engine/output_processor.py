@@ -281,6 +281,7 @@ class OutputProcessor:
                 metrics.first_token_s = now_s
         if metrics.scheduled_s is None:
             metrics.scheduled_s = core_output.scheduled_s
+            metrics.num_cached_tokens = core_output.num_cached_tokens
         if core_output.prompt_logprobs is not None:
             self._keep_prompt_logprobs(state.group, core_output.prompt_logprobs)
         is_cut = not state.request.sampling_params.include_stop_str_in_output
