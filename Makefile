@@ -5,11 +5,11 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all fixtures lint fmt docs native parity clean
+.PHONY: demo test test-all fixtures lint fmt docs native parity bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
-	$(BIN)/pyvt generate --chat --max-new-tokens 48 "What is the capital of France?"
+	$(BIN)/pyvt generate --chat --act none --max-new-tokens 48 "What is the capital of France?"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures
@@ -39,8 +39,22 @@ docs: $(VENV)/.dev
 native: $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 
+# The native backend takes long: all its calls are repeated by the reference.
 parity: $(VENV)/.core
-	$(BIN)/pyvt parity run --record parity/measured/numpy.json
+	$(BIN)/pyvt parity run --backend numpy --record parity/measured/numpy.json
+	$(BIN)/pyvt parity run --backend cpu --record parity/measured/cpu.json
+
+# On a quiet machine; about half an hour. LLAMA_PYTHON and HF_PYTHON name Pythons that have
+# llama-cpp-python, and torch and transformers; without them pyvt is measured alone.
+bench: $(VENV)/.core
+	$(BIN)/pyvt bench ops --out benchmarks/results
+	$(BIN)/pyvt bench offline smollm2-135m shape:qwen3-0.6b:q8_0 shape:qwen3-0.6b:q4_k_m \
+	  --out benchmarks/results
+	$(BIN)/pyvt bench peers $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
+	  $(if $(HF_PYTHON),--hf-python $(HF_PYTHON)) --out benchmarks/results
+	$(PIP) install -q -c constraints.txt -e '.[plot]'
+	$(BIN)/python -m benchmarks.plot
+	$(BIN)/python -m pyvt.testing.docs
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

@@ -19,6 +19,20 @@ BlockIds = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What the input processor made of texts that limit the tokens; goes to the worker as it is.
+
+    Attributes:
+        bad_words: sequences of token ids; the last of one is banned where the others precede.
+    """
+
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+NO_CONSTRAINTS = Constraints()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCoreRequest:
     """A validated request, on its way from the input processor to the core.
 
@@ -33,6 +47,7 @@ class EngineCoreRequest:
         deadline_s: the engine clock at which the request is aborted, None for never.
         parent_id: the request that this is one answer of, None for a request of one answer.
         index: which of the ``n`` answers.
+        constraints: what limits its tokens beside ``sampling_params``.
     """
 
     request_id: str
@@ -45,6 +60,7 @@ class EngineCoreRequest:
     deadline_s: float | None = None
     parent_id: str | None = None
     index: int = 0
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +75,7 @@ class NewRequestData:
         eos_token_ids: the ids that ``min_tokens`` masks, beside ``stop_token_ids``.
         block_ids: block table of each cache group.
         num_computed_tokens: tokens whose KV is already in those blocks.
+        constraints: as in ``EngineCoreRequest``.
     """
 
     request_id: str
@@ -68,6 +85,7 @@ class NewRequestData:
     eos_token_ids: frozenset[int]
     block_ids: BlockIds
     num_computed_tokens: int
+    constraints: Constraints = NO_CONSTRAINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +126,7 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprobs:
-    """Log probabilities at one position, of the raw logits.
+    """Log probabilities at one position; of which logits, the setting ``logprobs_mode`` says.
 
     Attributes:
         token_id: the token that was taken.
@@ -131,12 +149,15 @@ class ModelRunnerOutput:
         sampled_token_ids: new tokens of each request that got any; a request whose prompt is not
             finished is absent.
         logprobs: one entry for each sampled token, of requests that asked.
+        prompt_logprobs: of requests that asked, with the step that ends the prompt: one entry for
+            each token of the prompt but the first.
         errors: requests that failed alone, such as a row of logits that is not finite, with the
             text; such a request has no sampled tokens.
     """
 
     sampled_token_ids: Mapping[str, tuple[int, ...]]
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -148,6 +169,7 @@ class EngineCoreOutput:
         request_id: identity of the request.
         new_token_ids: tokens of this step, the one that ended the text included.
         logprobs: one entry for each new token, where asked for.
+        prompt_logprobs: as in ``ModelRunnerOutput``, None in all other steps.
         finish_reason: why the request ended, None while it goes on.
         stop_reason: the stop token id that ended it; None for the model's own end or no end.
         error: the text of a failure when ``finish_reason`` is ``error``, and of the limit that
@@ -158,6 +180,7 @@ class EngineCoreOutput:
     request_id: str
     new_token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     error: str | None = None

@@ -10,7 +10,8 @@ class Logprob:
 
     Attributes:
         token_id: the token.
-        logprob: natural logarithm of its probability under the raw logits.
+        logprob: natural logarithm of its probability under the raw logits, or with the setting
+            ``processed_logprobs`` under those that were sampled from.
         text: the token decoded alone; U+FFFD stands for an incomplete character.
         token_bytes: its true bytes.
     """
@@ -107,6 +108,8 @@ class RequestOutput:
         prompt: text of the prompt, None where the caller gave token ids.
         prompt_token_ids: ids of the prompt.
         outputs: one entry for each answer.
+        prompt_logprobs: one entry for each token of the prompt, None for the first, which nothing
+            precedes; None where not asked for. In a stream they come once, with the first output.
         finished: whether this is the last output of the request.
         metrics: its times so far.
         error: what went wrong when a finish reason is ``error``; which limit of time ended the
@@ -117,6 +120,7 @@ class RequestOutput:
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: list[CompletionOutput] = field(default_factory=list)
+    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
     finished: bool = False
     metrics: RequestMetrics
     error: str | None = None

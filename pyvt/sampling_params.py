@@ -62,6 +62,10 @@ class SamplingParams:
     banned_token_ids: Sequence[int] = field(
         default=(), metadata=_help("these ids are never generated")
     )
+    bad_words: Sequence[str] = field(
+        default=(),
+        metadata=_help("texts never generated: the token that would complete one is banned"),
+    )
     min_tokens: int = field(default=0, metadata=_help("no end of the text before this many tokens"))
     seed: int | None = field(
         default=None,
@@ -73,6 +77,9 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = field(
         default=(), metadata=_help("ids that end the text, beside the model's own")
     )
+    include_stop_str_in_output: bool = field(
+        default=False, metadata=_help("keep what ended the text: the stop string or end token")
+    )
     ignore_eos: bool = field(
         default=False, metadata=_help("go on when the model says that the text ends")
     )
@@ -80,7 +87,8 @@ class SamplingParams:
         default=None, metadata=_help("log probabilities of this many best tokens, 0 to 20")
     )
     prompt_logprobs: int | None = field(
-        default=None, metadata=_help("the same for the tokens of the prompt; not supported yet")
+        default=None,
+        metadata=_help("the same for the tokens of the prompt, which is then computed whole"),
     )
     skip_special_tokens: bool = field(
         default=True, metadata=_help("leave special tokens out of the text")
@@ -95,14 +103,15 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._check_counts()
         self._check_numbers()
-        for name in ("ignore_eos", "skip_special_tokens"):
+        for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _error(name, "true or false", getattr(self, name))
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _error("allowed_token_ids", "at least one id or none", ())
-        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        for name in ("stop", "bad_words"):
+            object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "logit_bias", _logit_bias(self.logit_bias))
 
     def _check_counts(self) -> None:
@@ -115,8 +124,6 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_LOGPROBS)
-        if self.prompt_logprobs is not None:
-            raise _not_yet("prompt_logprobs", "none", self.prompt_logprobs)
         _integer("n", self.n, 1, MAX_ANSWERS)
         if self.best_of is not None:
             _integer("best_of", self.best_of, 1, None)
@@ -192,13 +199,13 @@ def _token_ids(param: str, value: Any) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _stop_strings(value: Any) -> tuple[str, ...]:
+def _strings(param: str, value: Any) -> tuple[str, ...]:
     strings = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(strings, Sequence) or isinstance(strings, bytes):
-        raise _error("stop", "a string or a list of strings", value)
+        raise _error(param, "a string or a list of strings", value)
     for string in strings:
         if not isinstance(string, str) or not string:
-            raise _error("stop", "strings of at least one character", string)
+            raise _error(param, "strings of at least one character", string)
     return tuple(strings)
 
 

@@ -1,6 +1,8 @@
 """Fixtures that all tests share."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -8,6 +10,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def reference_again() -> Iterator[None]:
+    """After a module of tests the reference is selected again, whatever engines it made."""
+    yield
+    if "pyvt.dispatch" in sys.modules:
+        sys.modules["pyvt.dispatch"].use_backend("numpy")
 
 
 @pytest.fixture(scope="session")

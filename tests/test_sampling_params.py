@@ -28,7 +28,9 @@ BAD = {
     "ignore_eos": [1, None, "true"],
     "skip_special_tokens": [0, None],
     "logprobs": [-1, 21, 1.5, True],
-    "prompt_logprobs": [0, 1, -1, True],
+    "prompt_logprobs": [-1, 21, 1.5, True],
+    "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
+    "include_stop_str_in_output": [1, None, "true"],
     "n": [0, 129, 10**9, -1, 1.5, True],
     "best_of": [0, 2, -1, 1.5, True],
 }

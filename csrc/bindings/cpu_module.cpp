@@ -6,6 +6,7 @@
 #include "bindings/op.h"
 #include "bindings/weight_view.h"
 #include "cpu/kernel_table.h"
+#include "cpu/machine_limits.h"
 #include "cpu/ops.h"
 #include "cpu/thread_pool.h"
 
@@ -65,6 +66,24 @@ PYBIND11_MODULE(_native, m) {
   m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
   m.def("set_num_threads", &cpu::set_num_threads, py::arg("count"), "Set the threads of a region.");
   m.def("num_usable_cores", &cpu::num_usable_cores, "Cores by affinity and quota.");
+  m.def(
+      "machine_limits",
+      [](int repetitions) {
+        cpu::MachineLimits limits;
+        {
+          py::gil_scoped_release release;
+          limits = cpu::machine_limits(repetitions);
+        }
+        py::dict rates;
+        rates["read"] = limits.read;
+        rates["fma_f32"] = limits.fma_f32;
+        rates["int8_signed"] = limits.int8_signed;
+        rates["int8"] = limits.int8;
+        rates["int16"] = limits.int16;
+        rates["int4"] = limits.int4;
+        return rates;
+      },
+      py::arg("repetitions") = 5, "Measure the best rates of this machine; for benchmarks.");
   m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<py::gil_scoped_release>(),
         "End and join the workers.");
 }

@@ -8,9 +8,13 @@
 
 namespace pyvt::cpu {
 
-const KernelTable& scalar_table();
+namespace scalar {
+const KernelTable& table();
+}
 #if defined(PYVT_HAVE_AVX2)
-const KernelTable& avx2_table();
+namespace avx2 {
+const KernelTable& table();
+}
 #endif
 
 namespace {
@@ -33,9 +37,9 @@ bool has_avx2() {
 // Best first.
 const Level kLevels[] = {
 #if defined(PYVT_HAVE_AVX2)
-    {"avx2", has_avx2, avx2_table},
+    {"avx2", has_avx2, avx2::table},
 #endif
-    {"scalar", always, scalar_table},
+    {"scalar", always, scalar::table},
 };
 
 const KernelTable* find(const char* name) {

@@ -1,6 +1,6 @@
 // KernelTable: one function pointer per kernel and dtype combination, filled once per ISA.
 //
-// A kernel is a template in kernels/<family>-inl.h over its element types. The table holds it for
+// A kernel is a template in kernels/<family>.cpp over its element types. The table holds it for
 // the three float dtypes f32, bf16, f16 as an array indexed by `float_index`.
 #pragma once
 
@@ -39,26 +39,26 @@ using ZipKernel = void (*)(void* out, const void* x, const void* y, int64_t n);
 struct KernelTable {
   const char* isa;
 
-  // linear-inl.h: by weight; by activation; by output
+  // linear.cpp: by weight; by activation; by output
   FloatFormat floats[kNumFloats];
   void (*widen_row[kNumFloats])(const void* from, float* to, int64_t n);
   void (*finish_row[kNumFloats])(void* out, const float* sums, const float* bias, int64_t n);
-  // linear-inl.h: products of 1, 2, 4, 6 rows with an f32 panel
+  // linear.cpp: products of 1, 2, 4, 6 rows with an f32 panel
   decltype(FloatFormat::direct) float_panel;
 
-  // quant-inl.h: [x]; sums may be null
+  // quant.cpp: [x]; sums may be null
   void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
                                    int64_t n);
-  // int8_linear-inl.h: by int8_index
+  // linear_k.cpp, linear_q*.cpp: by int8_index
   Int8Format int8[kNumInt8Formats];
 
-  // norm-inl.h: [x][weight][out]
+  // norm.cpp: [x][weight][out]
   void (*rms_norm[kNumFloats][kNumFloats][kNumFloats])(void* out, const void* x, const void* weight,
                                                        float eps, int64_t n);
-  // norm-inl.h: [x][residual]
+  // norm.cpp: [x][residual]
   void (*add_rows[kNumFloats][kNumFloats])(void* residual, const void* x, int64_t n);
 
-  // elementwise-inl.h: [x], of two dtypes [x][y], cast [x][out]
+  // elementwise.cpp: [x], of two dtypes [x][y], cast [x][out]
   ZipKernel add[kNumFloats][kNumFloats];
   ZipKernel mul[kNumFloats][kNumFloats];
   MapKernel cast[kNumFloats][kNumFloats];
@@ -71,13 +71,13 @@ struct KernelTable {
   ZipKernel silu_and_mul[kNumFloats];
   ZipKernel gelu_and_mul[kNumFloats];
 
-  // rope-inl.h: [x][table]
+  // rope.cpp: [x][table]
   void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
 
-  // block_decode-inl.h: [format_index]
+  // block_decode.cpp: [format_index]
   void (*decode_blocks[kNumDecodedFormats])(float* out, const uint8_t* blocks, int64_t num_blocks);
 
-  // attention-inl.h: [cache], [out]
+  // attention.cpp: [cache], [out]
   int attn_lanes;
   void (*attend_tile[kNumFloats])(const AttnTile& tile);
   void (*fold_tile)(const AttnState& state, const AttnState& tile, int num_rows,
@@ -86,7 +86,7 @@ struct KernelTable {
   void (*merge_row[kNumFloats])(void* out, const void* a, const void* b, float weight_a,
                                 float weight_b, int64_t n);
 
-  // logits-inl.h: f32 rows, count_nonfinite [x]
+  // logits.cpp: f32 rows, count_nonfinite [x]
   float (*row_max)(const float* x, int64_t n);
   int64_t (*find_first)(const float* x, int64_t n, float value);
   float (*sum_exp)(const float* x, float top, int64_t n);

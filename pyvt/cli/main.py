@@ -49,8 +49,12 @@ COMMANDS = {
     "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
+    "list": CommandRow("pyvt.cli.local", "list_command", "Show the models that were pulled."),
+    "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
+    "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
+    "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),
 }
 
 

@@ -35,7 +35,7 @@ def parity() -> None:
     help="folder with real checkpoints, one subfolder each",
 )
 @click.option("--backend", default="numpy", show_default=True, help="who computes")
-@click.option("--only", help="one section: ops, models, text or real")
+@click.option("--only", help="one section: ops, models, lockstep, text or real")
 @click.option("--record", type=click.Path(path_type=Path), help="file to write the results to")
 def run(
     goldens: Path,
@@ -66,15 +66,23 @@ def run(
 @click.option("-p", "--prompt", default="The capital of France is", show_default=True)
 @click.option("--a", default="numpy", show_default=True, help="a backend")
 @click.option("--b", required=True, help="a backend, or a dump (.npz) of parity/dump_trace.py")
+@click.option(
+    "--act",
+    type=click.Choice(("none", "q8")),
+    default="none",
+    show_default=True,
+    help="activations before a product with packed weights: as they are, or int8",
+)
 @goldens_option
-def trace(model: str, prompt: str, a: str, b: str, goldens: Path) -> int:
+def trace(model: str, prompt: str, a: str, b: str, act: str, goldens: Path) -> int:
     """Run a prompt on two sides and name where they part.
 
     That is the first layer and op whose output leaves its tolerance. MODEL is what -m of other
     commands takes; a dump must be one of the same model, and brings its prompt.
     """
     path = str(model_path(model))
-    code: int = _testing("trace").trace_parity(path, prompt, a, b, goldens, print=click.echo)
+    trace_parity = _testing("trace").trace_parity
+    code: int = trace_parity(path, prompt, a, b, goldens, act=act, print=click.echo)
     return code
 
 

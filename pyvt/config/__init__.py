@@ -1,7 +1,7 @@
 """Frozen settings by composition: ``EngineConfig`` holds the parts, ``resolve`` ends every auto."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from pyvt.config.cache import Auto, CacheConfig, KVCacheSpec
 from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
@@ -23,6 +23,8 @@ __all__ = [
 
 log = get_logger(__name__)
 
+LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -32,6 +34,14 @@ class EngineConfig:
     max_model_len: int | Auto = field(
         default="auto",
         metadata={"help": "most tokens of a request, prompt and answer; auto: the model's own"},
+    )
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] = field(
+        default="raw_logprobs",
+        metadata={
+            "help": "log probabilities under the model's own logits, or under those that are "
+            "sampled from, after penalties, masks, temperature and cuts",
+            "choices": LOGPROBS_MODES,
+        },
     )
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -45,6 +55,12 @@ class EngineConfig:
         for name, kind in _PARTS.items():
             if not isinstance(getattr(self, name), kind):
                 raise _bad_part(name, getattr(self, name))
+        if self.logprobs_mode not in LOGPROBS_MODES:
+            raise ConfigError(
+                f"[config] logprobs_mode: expected one of {', '.join(LOGPROBS_MODES)}, "
+                f"got {self.logprobs_mode!r}",
+                field="logprobs_mode",
+            )
         is_count = isinstance(self.max_model_len, int) and not isinstance(self.max_model_len, bool)
         if self.max_model_len != "auto" and (not is_count or self.max_model_len < 2):
             raise ConfigError(

@@ -32,11 +32,12 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One host backend: its name, its packer of weights and its recorder where it has them."""
+    """One host backend: its name; its packer, recorder and setter of threads where it has them."""
 
     name: str
     prepack: Prepack | None = None
     make_plan: Callable[[], Plan] | None = None
+    set_num_threads: Callable[[int], None] | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}

@@ -216,6 +216,12 @@ def reference_call_counts() -> dict[str, int]:
     return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}
 
 
+def chosen_backends() -> dict[str, tuple[str, ...]]:
+    """Return the backends that calls of each op were given to since the last ``use_backend``."""
+    chosen = {op.name: {c.backend for c in op._cache.values()} for op in all_ops()}
+    return {name: tuple(sorted(served)) for name, served in chosen.items() if served}
+
+
 @contextmanager
 def tapped(tap: Tap) -> Iterator[None]:
     """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.

@@ -7,11 +7,15 @@ import os
 import sys
 import time
 from dataclasses import dataclass, fields
+from functools import cache
 
 from pyvt import backends
 from pyvt.config import Caps, EngineConfig, resolve
+from pyvt.config.cache import Auto
 from pyvt.config.model import ModelConfig, SamplingDefaults
 from pyvt.dispatch import use_backend
+from pyvt.dispatch.backend import selected_backend
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
@@ -34,9 +38,6 @@ from pyvt.worker.model_runner import ModelRunner
 
 log = get_logger(__name__)
 
-# What auto stands for: the native backend is asked for by name, until whole models are measured
-# on it.
-DEFAULT_BACKEND = "numpy"
 DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
@@ -84,6 +85,22 @@ class Plan:
         )
 
 
+@cache
+def best_backend() -> str:
+    """Return the best backend that loads here; says once, in the log, why a better one does not."""
+    for name in backends.BACKENDS:
+        reason = backends.why_not(name)
+        if reason is None:
+            return name
+        log.warning("backend %s cannot be used, the reference computes: %s", name, reason)
+    return REFERENCE_BACKEND
+
+
+def _auto_backend(dtype: str) -> str:
+    """Return what backend ``auto`` stands for; no native kernel computes in f64."""
+    return REFERENCE_BACKEND if dtype == "f64" else best_backend()
+
+
 def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = None) -> Plan:
     """Return what the model will take and the config without auto; loads nothing.
 
@@ -99,10 +116,9 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     free = available_host_bytes() if free_bytes is None else free_bytes
     shape = model_config(files)
     device = config.device
-    backend = DEFAULT_BACKEND if device.backend == "auto" else device.backend
-    settings = WeightSettings(
-        dtype=dtype_named(DEFAULT_DTYPE if device.dtype == "auto" else device.dtype)
-    )
+    dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
+    backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
+    settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
@@ -116,7 +132,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     resolved = resolve(
         config,
         Caps(
-            backends=(DEFAULT_BACKEND, *(set(backends.available()) - {DEFAULT_BACKEND})),
+            backends=tuple(sorted(backends.available(), key=lambda name: name != backend)),
             dtype=DEFAULT_DTYPE,
             num_cores=_num_cores(),
             max_position_embeddings=shape.max_position_embeddings,
@@ -151,7 +167,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         UnsupportedError: the architecture, a format or the tokenizer is not supported.
     """
     start_s = time.perf_counter()
-    _set_threads(config)
+    num_threads = config.device.threads
     files = open_model(config.model)
     try:
         tokenizer = _tokenizer(files)
@@ -160,6 +176,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         config = planned.config
         backends.load(config.device.backend)
         use_backend(config.device.backend)
+        _set_threads(num_threads)
         loaded = load_model(
             files,
             planned.model_config,
@@ -197,10 +214,14 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     return engine
 
 
-def _set_threads(config: EngineConfig) -> None:
-    """Give BLAS the number of threads that was asked for; ``auto`` leaves it as it is set up."""
-    num_threads = config.device.threads
-    if num_threads != "auto" and not set_blas_threads(num_threads):
+def _set_threads(num_threads: int | Auto) -> None:
+    """Give the backend and BLAS the number of threads; ``auto`` leaves both as they are set up."""
+    if num_threads == "auto":
+        return
+    set_threads = selected_backend().set_num_threads
+    if set_threads is not None:
+        set_threads(num_threads)
+    if not set_blas_threads(num_threads) and set_threads is None:
         log.warning(
             "device.threads=%d does not reach the BLAS of this NumPy; set its own environment "
             "variable (VECLIB_MAXIMUM_THREADS, OMP_NUM_THREADS)",

@@ -2,6 +2,7 @@
 
 The core, the scheduler and the worker know requests of one answer only. Answer ``i`` draws with
 the seed ``seed + i`` modulo 2⁶⁴, so the first equals the answer of the same request with ``n = 1``.
+Log probabilities of the prompt are computed for the first only.
 """
 
 from dataclasses import replace
@@ -22,7 +23,11 @@ def fan_out(request: EngineCoreRequest) -> tuple[EngineCoreRequest, ...]:
             request,
             request_id=f"{request.request_id}#{index}",
             sampling_params=replace(
-                params, n=1, best_of=None, seed=(params.seed + index) % _SEED_MODULUS
+                params,
+                n=1,
+                best_of=None,
+                seed=(params.seed + index) % _SEED_MODULUS,
+                prompt_logprobs=None if index else params.prompt_logprobs,
             ),
             parent_id=request.request_id,
             index=index,

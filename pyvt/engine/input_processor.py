@@ -5,12 +5,12 @@ prompt is never truncated: one that does not fit is refused with both numbers.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pyvt.errors import RequestError
-from pyvt.messages import EngineCoreRequest
+from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
 from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
@@ -146,7 +146,25 @@ class InputProcessor:
             arrival_s=arrival_s,
             priority=priority,
             deadline_s=None if timeout_s is None else arrival_s + timeout_s,
+            constraints=self._constraints(params),
         )
+
+    def _constraints(self, params: SamplingParams) -> Constraints:
+        if not params.bad_words:
+            return NO_CONSTRAINTS
+        return Constraints(bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))))
+
+    def _bad_words(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """Return the ids of each word as it begins a text and as it follows a space."""
+        for word in words:
+            check_unicode(word, "bad_words")
+            stripped = word.lstrip()
+            if not stripped:
+                raise _refused("bad_words", "words, not only spaces", word)
+            for text in (word, stripped, f" {stripped}"):
+                ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+                if ids and max(ids) < self.limits.vocab_size:
+                    yield ids
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         context = self.limits.max_model_len

@@ -8,6 +8,8 @@ Stop strings, exactly:
    and nothing more; what was held back is given out when the text ends otherwise.
 4. The result does not depend on how the text was cut into tokens.
 5. Before ``min_tokens`` no stop string is looked for.
+6. With ``include_stop_str_in_output`` the text ends after it instead, and nothing is held back; a
+   token that ends the text has its text too.
 
 A token is given out with the text that completes it, so tokens and log probabilities of a stream
 in sum equal those of a whole answer.
@@ -44,10 +46,11 @@ class StopChecker:
         matched: the stop string that ended the text, None so far.
     """
 
-    __slots__ = ("_held", "_longest", "_stop", "matched")
+    __slots__ = ("_held", "_is_included", "_longest", "_stop", "matched")
 
-    def __init__(self, stop: Iterable[str]) -> None:
+    def __init__(self, stop: Iterable[str], *, is_included: bool = False) -> None:
         self._stop = tuple(stop)
+        self._is_included = is_included
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self.matched: str | None = None
@@ -55,19 +58,20 @@ class StopChecker:
     def push(self, text: str) -> str:
         """Add text; return what is certain now. After a match nothing may be pushed."""
         buffer = self._held + text
+        num_given = len(self._held) if self._is_included else 0
         found = [(at + len(s), -len(s), s) for s in self._stop if (at := buffer.find(s)) >= 0]
         if found:
             end, negative_length, self.matched = min(found)
             self._held = ""
-            return buffer[: end + negative_length]
+            return buffer[num_given : end if self._is_included else end + negative_length]
         num_held = self._num_held(buffer)
         self._held = buffer[len(buffer) - num_held :]
-        return buffer[: len(buffer) - num_held]
+        return text if self._is_included else buffer[: len(buffer) - num_held]
 
     def flush(self) -> str:
         """Return what was held back: the text has ended."""
         held, self._held = self._held, ""
-        return held
+        return "" if self._is_included else held
 
     def _num_held(self, buffer: str) -> int:
         """Return the length of the longest end of ``buffer`` that starts a stop string."""
@@ -90,6 +94,7 @@ class _Group:
     metrics: RequestMetrics
     open_ids: dict[str, None]
     done: dict[int, CompletionOutput] = field(default_factory=dict)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
 
 
@@ -211,7 +216,7 @@ class OutputProcessor:
                 detokenizer=IncrementalDetokenizer(
                     self.tokenizer, skip_special_tokens=params.skip_special_tokens
                 ),
-                stop=StopChecker(params.stop),
+                stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
             )
 
     def process(self, core_outputs: Iterable[EngineCoreOutput]) -> list[RequestOutput]:
@@ -260,7 +265,7 @@ class OutputProcessor:
                 completions.append(self._end(state, "abort", None))
             if not group.is_stream:
                 completions = [completion for _, completion in sorted(group.done.items())]
-            outputs.append(_output(group, completions))
+            outputs.append(self._output(group, completions))
         return outputs
 
     def _take(
@@ -275,8 +280,11 @@ class OutputProcessor:
                 metrics.first_token_s = now_s
         if metrics.scheduled_s is None:
             metrics.scheduled_s = core_output.scheduled_s
+        if core_output.prompt_logprobs is not None:
+            state.group.prompt_logprobs = core_output.prompt_logprobs
+        is_cut = not state.request.sampling_params.include_stop_str_in_output
         for index, token_id in enumerate(core_output.new_token_ids):
-            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1
+            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
             logprobs = core_output.logprobs[index] if core_output.logprobs else None
             metrics.num_generated_tokens += 1
             state.push_token(token_id, logprobs, has_text=not is_end)
@@ -292,7 +300,7 @@ class OutputProcessor:
         if reason is not None:
             return self._finish(state, reason, stop_reason, core_output.error)
         if state.group.is_stream and state.text:
-            return _output(state.group, [self._completion(state, None, None)])
+            return self._output(state.group, [self._completion(state, None, None)])
         return None
 
     def _finish(
@@ -307,10 +315,10 @@ class OutputProcessor:
         group.error = group.error or error
         completion = self._end(state, reason, stop_reason)
         if group.is_stream:
-            return _output(group, [completion])
+            return self._output(group, [completion])
         if group.open_ids:
             return None
-        return _output(group, [completion for _, completion in sorted(group.done.items())])
+        return self._output(group, [completion for _, completion in sorted(group.done.items())])
 
     def _end(
         self, state: _State, reason: FinishReason, stop_reason: int | str | None
@@ -344,6 +352,24 @@ class OutputProcessor:
             else None,
         )
 
+    def _output(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
+        request = group.request
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=completions,
+            prompt_logprobs=self._prompt_positions(group),
+            finished=not group.open_ids,
+            metrics=group.metrics,
+            error=group.error,
+        )
+
+    def _prompt_positions(self, group: _Group) -> tuple[PositionLogprobs | None, ...] | None:
+        """Return the prompt's log probabilities once, with the first output after they came."""
+        found, group.prompt_logprobs = group.prompt_logprobs, None
+        return None if found is None else (None, *map(self._position, found))
+
     def _position(self, logprobs: TokenLogprobs) -> PositionLogprobs:
         return PositionLogprobs(
             taken=self._logprob(logprobs.token_id, logprobs.logprob),
@@ -355,16 +381,3 @@ class OutputProcessor:
         token_bytes = self.tokenizer.token_bytes(token_id)
         text = token_bytes.decode("utf-8", "replace")
         return Logprob(token_id=token_id, logprob=logprob, text=text, token_bytes=token_bytes)
-
-
-def _output(group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
-    request = group.request
-    return RequestOutput(
-        request_id=request.request_id,
-        prompt=request.prompt,
-        prompt_token_ids=request.prompt_token_ids,
-        outputs=completions,
-        finished=not group.open_ids,
-        metrics=group.metrics,
-        error=group.error,
-    )

@@ -59,7 +59,7 @@ _D = Field(0, 1, 2, 0)
 _M = Field(2, 1, 2, 32)
 _SIX_BITS = Field(4, 12, 1, 64)
 
-# The twin of kFields in csrc/cpu/kernels/linear_*-inl.h.
+# The twin of kFields in csrc/cpu/kernels/linear_*.cpp.
 FIELDS: dict[str, tuple[Field, ...]] = {
     "q8_0": (_D, Field(2, 8, 4, 32)),
     "q4_0": (_D, Field(2, 4, 4, 32)),

@@ -257,6 +257,7 @@ class Scheduler:
                 eos_token_ids=request.core.eos_token_ids,
                 block_ids=self.kv_cache_manager.block_ids(request_id),
                 num_computed_tokens=request.num_computed_tokens,
+                constraints=request.core.constraints,
             )
         )
 
@@ -300,6 +301,7 @@ class Scheduler:
             request_id=request_id,
             new_token_ids=tuple(kept),
             logprobs=tuple(answer.logprobs.get(request_id, ())[: len(kept)]),
+            prompt_logprobs=answer.prompt_logprobs.get(request_id),
             finish_reason=None if end is None else end[0],
             stop_reason=None if end is None else end[1],
             scheduled_s=scheduled_s,

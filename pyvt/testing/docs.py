@@ -21,6 +21,7 @@ from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import DTYPES
+from pyvt.testing import docs_performance as performance
 from pyvt.testing.docs_formats import formats_page
 from pyvt.testing.docs_parity import parity_rows, parity_sections, status_rows
 from pyvt.testing.op_cases import FAMILIES, OpCase
@@ -168,7 +169,55 @@ def status_page(root: Path) -> str:
     )
 
 
+def performance_page(root: Path) -> str:
+    """Return the page of measured speed."""
+    peers = performance.records(root, "peers-")
+    offline, timed = performance.records(root, "offline-"), performance.records(root, "ops")
+    every = [*peers.values(), *offline.values(), *timed.values()]
+    text = (
+        f"{NOTE}\n# Performance\n\n"
+        "What `pyvt bench` measured, from the run records in `benchmarks/results`; `make bench`\n"
+        "takes them anew. Engines take turns in one run, each in a process of its own; a ratio\n"
+        "is the median over repetitions, ± half its range. A share is of a limit of the same run:\n"
+        "for decode a plain read of memory, else the multiply-add loop of the weight format\n"
+        "(`csrc/cpu/machine_limits.cpp`). Tokens/s move with the machine; ratios are the claim.\n"
+        "pyvt samples greedily, the peers sample nothing.\n\n"
+        f"Taken on: {performance.machine_line(every) or 'nothing yet'}.\n"
+    )
+    missing = performance.missing_models(peers)
+    if missing:
+        text += f"\nNot measured yet: {code(missing)}.\n"
+    sections = (
+        ("Beside other engines", performance.PEERS_HEADER, peers, performance.peers_rows),
+        ("One core busy", ("model", "workload", "kept", "must"), peers, performance.busy_rows),
+        ("Resident memory", ("model", "engine", "MB"), peers, performance.memory_rows),
+        (
+            "Whole models",
+            ("model", "workload", "tokens/s", "±", "of read", "of peak", "x reference"),
+            offline,
+            performance.offline_rows,
+        ),
+        (
+            "Ops",
+            ("op and case", "kernel", "µs", "of read", "of peak", "x reference"),
+            timed,
+            performance.ops_rows,
+        ),
+    )
+    for title, header, records, rows in sections:
+        lines = [row for record in records.values() for row in rows(record)]
+        if lines:
+            text += f"\n## {title}\n\n{table(header, lines)}"
+    notes = list(performance.notes_rows(peers))
+    if notes:
+        text += f"\n## Missed\n\n{table(('model', 'workload', 'ratio', 'why'), notes)}"
+    if (root / "docs" / "performance.svg").is_file():
+        text += "\n![shares of the limit, and ratios to peers](performance.svg)\n"
+    return text
+
+
 PAGES = (
+    Page("docs/performance.md", performance_page),
     Page("docs/reference/ops.md", ops_page),
     Page("docs/reference/envs.md", envs_page),
     Page("docs/reference/config.md", config_page),

@@ -1,8 +1,9 @@
 """``pyvt parity run``: every golden on a backend, with counts and measured errors.
 
-Sections, each a table row of ``SECTIONS``: ops, tiny models, greedy text of a real file, and rows
-for checkpoints that this checkout cannot bring. A section prints its lines and returns a label and
-what it measured; ``--record`` keeps both, for the pages of ``docs/``.
+Sections, each a table row of ``SECTIONS``: ops, tiny models, a real file in lockstep with the
+reference, its greedy text, and rows for checkpoints that this checkout cannot bring. A section
+prints its lines and returns a label and what it measured; ``--record`` keeps both, for the pages of
+``docs/``.
 """
 
 import json
@@ -16,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from pyvt import hub
+from pyvt import backends, hub
 from pyvt.config import CacheConfig, DeviceConfig, EngineConfig
-from pyvt.dispatch import use_backend
+from pyvt.dispatch import current_backend, use_backend
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.engine.build import build_engine
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.llm import LLM
@@ -26,6 +28,7 @@ from pyvt.models.registry import load_model
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import F32, dtype_named
 from pyvt.testing.golden import Golden, read_op_goldens
+from pyvt.testing.lockstep import run_lockstep
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelGolden, read_model_goldens
 from pyvt.testing.model_runs import all_hidden, all_logits, load_case, write_case
 from pyvt.testing.op_cases import ALL_CASES, run_case
@@ -148,8 +151,10 @@ def _run_models(run: Run) -> Section:
     figures = []
     goldens = list(read_model_goldens(run.goldens))
     is_good = len(goldens) >= MIN_MODEL_GOLDENS
+    # No native kernel computes in f64.
+    dtypes = ("f32", "f64") if run.backend == REFERENCE_BACKEND else ("f32",)
     with TemporaryDirectory() as folder:
-        for dtype in ("f32", "f64"):
+        for dtype in dtypes:
             differences = {g.case: _judge_model(g, Path(folder), dtype) for g in goldens}
             failed = [name for name, d in differences.items() if not d.is_within]
             worst = max(d.max_error for d in differences.values())
@@ -164,13 +169,20 @@ def _run_models(run: Run) -> Section:
     return Section(label=_label(is_good), figure="; ".join(figures))
 
 
-def forced_verdicts(path: Path, goldens: Iterable[TextGolden]) -> dict[str, TextVerdict]:
-    """Return, for each oracle, the verdict on all prompts: its tokens fed in one prefill each."""
+def forced_verdicts(
+    path: Path, goldens: Iterable[TextGolden], act: str = "none"
+) -> dict[str, TextVerdict]:
+    """Return, for each oracle, the verdict on all prompts: its tokens fed in one prefill each.
+
+    The selected backend computes; the reference widens weights first, which changes nothing of
+    ``act="none"``.
+    """
     files = open_model(path)
-    longest = 0
     prompts = list(goldens)
     longest = max(len(golden.forced_ids) for golden in prompts)
-    loaded = load_model(files, dtype=F32, expand="always", max_positions=longest)
+    is_wide = act == "none" and current_backend() == REFERENCE_BACKEND
+    expand = "always" if is_wide else "never"
+    loaded = load_model(files, dtype=F32, expand=expand, act=act, max_positions=longest)
     files.close()
     verdicts: dict[str, TextVerdict] = {}
     for golden in prompts:
@@ -185,12 +197,12 @@ def forced_verdicts(path: Path, goldens: Iterable[TextGolden]) -> dict[str, Text
 
 
 def text_engine(path: Path, backend: str) -> LLM:
-    """Return an engine for the file, with room for the prompts of the text goldens."""
+    """Return an engine without int8 activations, with room for the prompts of the text goldens."""
     config = EngineConfig(
         model=str(path),
         max_model_len=1024,
         cache=CacheConfig(num_blocks=MIN_TEXT_PROMPTS * 64),
-        device=DeviceConfig(backend=backend, dtype="f32"),
+        device=DeviceConfig(backend=backend, dtype="f32", act="none"),
     )
     return LLM.from_engine(build_engine(config))
 
@@ -232,14 +244,16 @@ def _run_text(run: Run) -> Section:
     by_oracle = {o: [g for g in goldens if g.oracle == o] for o in POLICIES}
     is_good = all(len(prompts) >= MIN_TEXT_PROMPTS for prompts in by_oracle.values())
     figures = []
-    for oracle, verdict in forced_verdicts(path, goldens).items():
-        problems = verdict.problems(POLICIES[oracle])
-        figures.append(
-            f"{len(verdict.gaps)} of {verdict.num_positions} positions differ from {oracle}, "
-            f"worst {max(verdict.gaps, default=0.0):.2f} nat"
-        )
-        run.print(f"text, {len(by_oracle[oracle])} prompts: {', '.join([figures[-1], *problems])}")
-        is_good &= not problems
+    acts = ("none",) if run.backend == REFERENCE_BACKEND else ("none", "q8")
+    for act in acts:
+        for oracle, verdict in forced_verdicts(path, goldens, act).items():
+            problems = verdict.problems(
+                POLICIES[oracle] if act == "none" else POLICIES["llama.cpp"]
+            )
+            figures.append(f"act={act}: {verdict} from {oracle}")
+            count = len(by_oracle[oracle])
+            run.print(f"text, {count} prompts: {', '.join([figures[-1], *problems])}")
+            is_good &= not problems
     llm = text_engine(path, run.backend)
     exact = by_oracle["transformers"]
     parted = free_differences(llm, exact)
@@ -262,9 +276,25 @@ def _run_real(run: Run) -> Section:
     return Section(label=labels.pop() if len(labels) == 1 else "PASS")
 
 
+def _run_lockstep(run: Run) -> Section:
+    """Hold a native backend to the reference through a whole model; see ``lockstep``."""
+    if run.backend == REFERENCE_BACKEND:
+        run.print("lockstep: the reference is what others are held to")
+        return Section(label="PASS")
+    path = run.model or hub.locate(TEXT_MODEL)
+    if path is None:
+        run.print(f"lockstep: NOT_RUN_ARTIFACT, run `pyvt pull {TEXT_MODEL}` first")
+        return Section(label="NOT_RUN_ARTIFACT")
+    goldens = read_text_goldens(run.goldens, path.stem.lower())
+    prompts = [golden.forced_ids for golden in goldens if golden.oracle == "transformers"]
+    result = run_lockstep(path, prompts, run.backend, print=run.print)
+    return Section(label=_label(result.is_good), figure=result.figure)
+
+
 SECTIONS: dict[str, Callable[[Run], Section]] = {
     "ops": _run_ops,
     "models": _run_models,
+    "lockstep": _run_lockstep,
     "text": _run_text,
     "real": _run_real,
 }
@@ -298,6 +328,7 @@ def run_parity(
     if only is not None and only not in SECTIONS:
         hint = did_you_mean(only, SECTIONS)
         raise ConfigError(f"[parity] only: {only!r} is unknown; {hint}", field="only")
+    backends.load(backend)
     use_backend(backend)
     run = Run(goldens=goldens, model=model, real=real, backend=backend, print=print)
     chosen = [only] if only else list(SECTIONS)

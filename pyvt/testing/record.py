@@ -60,7 +60,9 @@ class Machine:
 class RunRecord:
     """One run of a benchmark.
 
-    ``model_id`` is the revision or the sha256 of the file; ``features`` are the build's backends.
+    ``model_id`` is the revision or the sha256 of the file; ``features`` are the build's backends,
+    or the engines of a comparison; ``kernels`` names the backend that served each op that ran. Of
+    several workloads the lengths are those of the largest.
     """
 
     command: str
@@ -76,6 +78,7 @@ class RunRecord:
     commit: str
     features: tuple[str, ...]
     figures: tuple[Figure, ...]
+    kernels: dict[str, str] = field(default_factory=dict)
     version: str = __version__
     taken_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 

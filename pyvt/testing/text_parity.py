@@ -72,6 +72,10 @@ class TextVerdict:
             num_positions=self.num_positions + other.num_positions, gaps=self.gaps + other.gaps
         )
 
+    def __str__(self) -> str:
+        worst = max(self.gaps, default=0.0)
+        return f"{len(self.gaps)} of {self.num_positions} positions differ, worst {worst:.2f} nat,"
+
     def problems(self, policy: TiePolicy) -> list[str]:
         """Return what breaks the policy, in words; empty where nothing does."""
         near = [gap for gap in self.gaps if gap <= policy.max_gap]
@@ -99,6 +103,15 @@ def judge(golden: TextGolden, logits: Array) -> TextVerdict:
         best = float(golden.top_logprobs[row][0])
         gaps.append(best - float(golden.top_logprobs[row][known[0]]) if known.size else np.inf)
     return TextVerdict(num_positions=len(ours), gaps=tuple(gaps))
+
+
+def judge_logits(logits: Array, reference: Array) -> TextVerdict:
+    """Compare the argmax of our logits ``[n, V]`` with that of another run of the same tokens."""
+    ours, theirs = np.argmax(logits, axis=-1), np.argmax(reference, axis=-1)
+    rows = np.flatnonzero(ours != theirs)
+    # The difference of two logits of a row is that of their logprobs.
+    gaps = reference[rows, theirs[rows]] - reference[rows, ours[rows]]
+    return TextVerdict(num_positions=len(logits), gaps=tuple(map(float, gaps)))
 
 
 def read_text_goldens(root: Path, model: str) -> Iterator[TextGolden]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.mathutil import cdiv
-from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput
+from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput, TokenLogprobs
 from pyvt.sampling_params import SamplingParams
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,8 @@ class RequestRow:
         bias_ids, bias_values: i64 and f32, empty without ``logit_bias``.
         allowed_ids: i64, None where all are allowed.
         banned_ids: i64.
+        bad_words: sequences of ids of which the last is banned behind the others.
+        prompt_logprobs: entries so far of a request that asked, None where none are due.
     """
 
     request_id: str
@@ -44,6 +46,8 @@ class RequestRow:
     bias_values: Array
     allowed_ids: Array | None
     banned_ids: Array
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    prompt_logprobs: list[TokenLogprobs] | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
 
@@ -55,6 +59,7 @@ class RequestRow:
             or self.bias_ids.size
             or self.allowed_ids is not None
             or self.banned_ids.size
+            or self.bad_words
             or self.params.min_tokens
         )
 
@@ -141,7 +146,10 @@ class InputBatch:
             if params.allowed_token_ids is None
             else _ids(params.allowed_token_ids),
             banned_ids=_ids(params.banned_token_ids),
+            bad_words=new.constraints.bad_words,
         )
+        if params.prompt_logprobs is not None and not new.output_token_ids:
+            request.prompt_logprobs = []
         if _has_penalties(params):
             prompt, output = list(new.prompt_token_ids), list(new.output_token_ids)
             request.prompt_mask = np.zeros(self.vocab_size, np.bool_)

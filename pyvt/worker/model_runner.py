@@ -1,18 +1,24 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.mathutil import cdiv
-from pyvt.messages import ModelRunnerOutput, SchedulerOutput
+from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
-from pyvt.worker.prepare_inputs import prepare_inputs
+from pyvt.worker.logprobs import prompt_logprobs
+from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
 from pyvt.worker.sampler import sample
+
+Array = np.ndarray[Any, Any]
 
 
 class ModelRunner:
@@ -34,6 +40,7 @@ class ModelRunner:
             vocab_size=model.config.vocab_size,
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -47,14 +54,49 @@ class ModelRunner:
             return ModelRunnerOutput(sampled_token_ids={})
         step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
         hidden = self.graphs.forward(step)
-        if not step.sampled:
-            return ModelRunnerOutput(sampled_token_ids={})
+        errors = self._add_prompt_logprobs(step, hidden)
+        if not step.wanted:
+            return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.sampled, self.rows)
+        sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
         for request_id, token_id in sampled.token_ids.items():
             self.rows.append_token(self.rows[request_id], token_id)
         return ModelRunnerOutput(
             sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
             logprobs={k: (v,) for k, v in sampled.logprobs.items()},
-            errors=sampled.errors,
+            prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
+            errors=errors | sampled.errors,
         )
+
+    def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
+        """Add entries for the prompt tokens that follow this step's; return errors by request."""
+        errors = {}
+        for i, request in enumerate(step.requests):
+            if request.prompt_logprobs is None:
+                continue
+            start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
+            first = int(step.batch.positions[start])
+            end = min(end, start + request.num_prompt_tokens - 1 - first)
+            next_ids = self.rows.token_ids[request.row, first + 1 : first + 1 + end - start]
+            num_top = request.params.prompt_logprobs or 0
+            found = prompt_logprobs(self.model, hidden[start:end], next_ids, num_top)
+            if found is None:
+                errors[request.request_id] = (
+                    "[sampler] prompt_logprobs: expected finite logits, got others; the weights or "
+                    "the file are damaged, check with pyvt inspect"
+                )
+            else:
+                request.prompt_logprobs += found
+        return errors
+
+
+def _finished_prompts(
+    request_ids: Iterable[str], rows: InputBatch
+) -> dict[str, tuple[TokenLogprobs, ...]]:
+    """Return the entries of prompts that have just ended, each once."""
+    found = {}
+    for request_id in request_ids:
+        entries, rows[request_id].prompt_logprobs = rows[request_id].prompt_logprobs, None
+        if entries is not None:
+            found[request_id] = tuple(entries)
+    return found

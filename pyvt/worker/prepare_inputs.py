@@ -12,6 +12,7 @@ import numpy as np
 from pyvt.layers.forward_batch import ForwardBatch, LayerCache
 from pyvt.mathutil import cdiv
 from pyvt.worker.input_batch import InputBatch, RequestRow
+from pyvt.worker.logits_rows import LogitsRow
 
 Array = np.ndarray[Any, Any]
 
@@ -23,12 +24,14 @@ class StepInputs:
     Attributes:
         input_ids: ``[T]`` i64.
         batch: the indices of the step.
-        sampled: the requests that get a token, one for each of ``batch.logits_indices``.
+        requests: the requests of the step, one for each of ``batch.seq_lens``.
+        wanted: what the rows of logits are for, one for each of ``batch.logits_indices``.
     """
 
     input_ids: Array
     batch: ForwardBatch
-    sampled: tuple[RequestRow, ...]
+    requests: tuple[RequestRow, ...]
+    wanted: tuple[LogitsRow, ...]
 
 
 def prepare_inputs(
@@ -69,5 +72,6 @@ def prepare_inputs(
     return StepInputs(
         input_ids=rows.token_ids[token_rows, positions],
         batch=batch,
-        sampled=tuple(r for r, sampled in zip(requests, is_sampled, strict=True) if sampled),
+        requests=tuple(requests),
+        wanted=tuple(LogitsRow(r) for r, ends in zip(requests, is_sampled, strict=True) if ends),
     )

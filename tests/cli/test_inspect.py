@@ -237,9 +237,13 @@ def test_inspect_ops_names_the_kernel_of_each_op(run_command: RunCommand) -> Non
 
 
 def test_inspect_ops_of_a_model_counts_the_reference(
-    run_command: RunCommand, tmp_path: Path, qwen3_tokenizer_dir: Path
+    run_command: RunCommand,
+    tmp_path: Path,
+    qwen3_tokenizer_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = write_talker(tmp_path / "m", qwen3_tokenizer_dir)
+    monkeypatch.setenv("PYVT_DISABLE_KERNELS", "paged_attention")
 
     result = run_command("inspect", str(folder), "--ops", "--json")
 

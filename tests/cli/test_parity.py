@@ -20,9 +20,9 @@ class FakeRunner:
         return 1
 
     def trace_parity(
-        self, model: str, prompt: str, a: str, b: str, goldens: Path, *, print: Any
+        self, model: str, prompt: str, a: str, b: str, goldens: Path, *, act: str, print: Any
     ) -> int:
-        self.calls.append((model, prompt, a, b, goldens))
+        self.calls.append((model, prompt, a, b, act, goldens))
         return 1
 
     def dump_parity(self, python: str, what: tuple[str, ...], *, print: Any) -> int:
@@ -53,10 +53,12 @@ def test_parity_run_hands_its_options_on(run_command: RunCommand, runner: FakeRu
 def test_parity_trace_hands_its_options_on(
     run_command: RunCommand, runner: FakeRunner, model: str
 ) -> None:
-    result = run_command("parity", "trace", model, "--a", "numpy", "--b", "cpu", "-p", "hello")
+    result = run_command(
+        *("parity", "trace", model, "--a", "numpy", "--b", "cpu", "-p", "hello", "--act", "q8")
+    )
 
     assert result.code == 1
-    assert runner.calls == [(model, "hello", "numpy", "cpu", parity.GOLDENS)]
+    assert runner.calls == [(model, "hello", "numpy", "cpu", "q8", parity.GOLDENS)]
 
 
 def test_parity_trace_takes_the_name_of_a_model(

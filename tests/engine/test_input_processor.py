@@ -225,3 +225,24 @@ def test_render_template_variable_that_is_an_argument_is_refused(name: str) -> N
 
     with pytest.raises(RequestError, match=f"names that pyvt does not set itself, got '{name}'"):
         processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs={name: []})
+
+
+def test_process_bad_words_are_banned_with_and_without_a_space_before_them() -> None:
+    request = process("x", bad_words=["ab", " ab", " c", "é"])
+
+    assert request.constraints.bad_words == (
+        (97, 98),
+        (32, 97, 98),
+        (32, 99),
+        (99,),
+        tuple("é".encode()),
+        (32, *"é".encode()),
+    )
+
+
+@pytest.mark.parametrize("word", [" ", "\n\t", "\ud83d"])
+def test_process_bad_word_without_characters_is_refused(word: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        process("x", bad_words=[word])
+
+    assert refused.value.param == "bad_words"

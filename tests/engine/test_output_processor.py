@@ -237,3 +237,70 @@ def test_logprobs_zero_gives_the_taken_token_only() -> None:
     outputs = run(engine_of(), "a", "x", logprobs=0, max_tokens=2)
 
     assert [position.top for position in outputs[0].outputs[0].logprobs or ()] == [(), ()]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(
+    ("generated", "stop", "text"),
+    [
+        pytest.param("abcDEFxyz", ["DEF"], "abcDEF", id="one"),
+        pytest.param("xabcde", ["abcde", "bc"], "xabc", id="earliest-end"),
+        pytest.param("abcDE", ["DEF"], "abcDE", id="head-at-the-end"),
+        pytest.param("漢字です", ["字で"], "漢字で", id="many-bytes"),
+    ],
+)
+def test_included_stop_string_is_the_end_of_the_text(
+    generated: str, stop: list[str], text: str, is_stream: bool
+) -> None:
+    engine = engine_of(forced=forced(generated))
+    params = {"stop": stop, "include_stop_str_in_output": True}
+
+    outputs = run(engine, "a", "x", is_stream=is_stream, **params)
+
+    assert "".join(texts(outputs)) == text
+    assert outputs[-1].outputs[0].finish_reason == "stop"
+
+
+def test_included_stop_string_holds_nothing_back() -> None:
+    params = {"stop": ["DEF"], "include_stop_str_in_output": True}
+
+    outputs = run(engine_of(forced=forced("aDExDEF")), "a", "x", is_stream=True, **params)
+
+    assert texts(outputs) == list("aDExDEF")
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        pytest.param({"stop_token_ids": [98]}, "ab", id="stop-id"),
+        pytest.param({"skip_special_tokens": False}, "abc<eos>", id="end-shown"),
+        pytest.param({}, "abc", id="end-is-special"),
+    ],
+)
+def test_included_end_token_has_its_text(params: dict[str, object], text: str) -> None:
+    engine = engine_of(forced=forced("abc"))
+
+    outputs = run(engine, "a", "x", include_stop_str_in_output=True, **params)
+
+    assert texts(outputs) == [text]
+
+
+@given(
+    text=st.text("ab", max_size=12),
+    stop=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
+    cuts=st.lists(st.integers(0, 12), max_size=6),
+)
+def test_included_stop_string_does_not_depend_on_the_cuts(
+    text: str, stop: list[str], cuts: list[int]
+) -> None:
+    edges = [0, *sorted(cuts), len(text)]
+    checker = StopChecker(stop, is_included=True)
+    given_out = ""
+
+    for start, end in pairwise(edges):
+        if checker.matched is None:
+            given_out += checker.push(text[start:end])
+    given_out += checker.flush()
+
+    ends = [end for end in range(1, len(text) + 1) if text[:end].endswith(tuple(stop))]
+    assert given_out == text[: min(ends, default=len(text))]

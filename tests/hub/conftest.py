@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyvt.hub import names
+from pyvt.hub import local, names
 from tests.hub.tiny_model import ENTRY, MEMBER, WriteWheel
 
 
@@ -13,7 +13,8 @@ from tests.hub.tiny_model import ENTRY, MEMBER, WriteWheel
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder as PYVT_HOME, and the row ``tiny`` as the whole catalogue."""
     monkeypatch.setenv("PYVT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(names, "CATALOGUE", {"tiny": ENTRY})
+    for module in (names, local):
+        monkeypatch.setattr(module, "CATALOGUE", {"tiny": ENTRY})
     return tmp_path / "home"
 
 

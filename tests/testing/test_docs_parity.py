@@ -28,3 +28,16 @@ def test_record_of_the_reference_has_every_op_and_dtype(repo: Path, goldens_root
 
     assert recorded == {key: goldens.count(key) for key in dict.fromkeys(goldens)}
     assert max(row["share_of_bound"] for row in rows) <= 1
+
+
+def test_record_of_the_native_backend_has_every_section_and_op(
+    repo: Path, goldens_root: Path
+) -> None:
+    sections = measured(repo)["cpu"]["sections"]
+
+    rows = sections["ops"]["op_rows"]
+    assert {row["op"] for row in rows} == {g.op for g in read_op_goldens(goldens_root)}
+    assert max(row["share_of_bound"] for row in rows) <= 1
+    assert [sections[name]["label"] for name in ("ops", "models", "lockstep", "text")] == [
+        "PASS"
+    ] * 4

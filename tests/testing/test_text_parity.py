@@ -9,6 +9,7 @@ from pyvt.testing.text_parity import (
     TextGolden,
     TextVerdict,
     judge,
+    judge_logits,
 )
 
 
@@ -68,3 +69,13 @@ def test_near_ties_within_the_policy_are_no_problem() -> None:
 
 def test_forced_ids_leave_out_the_last_token() -> None:
     assert _golden().forced_ids == [7, 1]
+
+
+def test_judge_logits_gives_the_gap_by_the_reference() -> None:
+    reference = np.array([[1.0, 3.0, 2.5], [4.0, 0.0, 0.0]], np.float32)
+    ours = np.array([[1.0, 2.4, 2.5], [4.0, 0.0, 0.0]], np.float32)
+
+    verdict = judge_logits(ours, reference)
+
+    assert verdict == TextVerdict(num_positions=2, gaps=(0.5,))
+    assert str(verdict) == "1 of 2 positions differ, worst 0.50 nat,"

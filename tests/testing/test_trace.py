@@ -12,7 +12,7 @@ from pyvt.errors import CheckpointError, ConfigError
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import load_case, write_case
-from pyvt.testing.trace import dump_differences, read_dump, shadow_run, trace_parity
+from pyvt.testing.trace import Shadow, dump_differences, read_dump, shadow_run, trace_parity
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +46,17 @@ def faulty_rms_norm() -> Iterator[None]:
 
 
 def test_shadow_of_the_reference_differs_nowhere(model: DecoderForCausalLM) -> None:
-    shadow = shadow_run(model, [1, 2, 3], "numpy", "numpy")
+    shadow, logits = shadow_run(model, [1, 2, 3], "numpy", "numpy")
 
     assert shadow.first is None
+    assert len(logits) == 3
     assert shadow.num_compared > 20
     assert shadow.num_without_kernel == 0
 
 
 @pytest.mark.usefixtures("faulty_rms_norm")
 def test_shadow_names_the_first_wrong_op(model: DecoderForCausalLM) -> None:
-    shadow = shadow_run(model, [1, 2, 3], "numpy", "faulty")
+    shadow, _ = shadow_run(model, [1, 2, 3], "numpy", "faulty")
 
     assert shadow.first is not None
     assert shadow.first.where == "model.layers.1.self_attn.q_norm rms_norm"
@@ -87,8 +88,33 @@ def test_dump_that_differs_names_the_layer(path: Path, goldens_root: Path, tmp_p
     assert lines[-1] == "trace numpy against bent.npz: first at model.layers.1"
 
 
+def test_row_of_large_values_is_judged_by_its_size() -> None:
+    """A product of a row of 1,000 may be off by a thousand times the bound of a row of 1."""
+    op = get_op("linear")
+    reference = op.of_backend("numpy")
+    assert reference is not None
+    shadow = Shadow(backend="late", names={})
+    off = Candidate("late", "host", lambda out, *rest: _off_by(out, 2e-3, rest), 1)
+    op.register(off)
+    weight = np.ones((3, 4), np.float32)
+    try:
+        for size, is_within in ((1000.0, True), (1.0, False)):
+            x = np.array([[size, -size, 1e-3, 0]], np.float32)
+            shadow(op, reference, (np.empty((1, 3), np.float32), x, weight, None))
+            assert (shadow.first is None) is is_within
+    finally:
+        op.candidates.remove(off)
+
+
+def _off_by(out: Any, error: float, rest: tuple[Any, ...]) -> None:
+    reference = get_op("linear").of_backend("numpy")
+    assert reference is not None
+    reference.kernel(out, *rest)
+    out += np.float32(error)
+
+
 def test_trace_unknown_backend_is_refused(path: Path) -> None:
-    with pytest.raises(ConfigError, match="'cuda' is not loaded"):
+    with pytest.raises(ConfigError, match="'cuda' is unknown"):
         trace_parity(str(path), "x", "numpy", "cuda", print=print)
 
 

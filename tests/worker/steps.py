@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyvt.config import engine_config
-from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput
+from pyvt.messages import CachedRequestData, Constraints, NewRequestData, SchedulerOutput
 from pyvt.models.base import CausalLM
 from pyvt.sampling_params import SamplingParams
 from pyvt.worker.kv_cache import allocate_kv_cache
@@ -35,6 +35,7 @@ def new_request(
     slot: int = 0,
     output: Sequence[int] = (),
     eos: Sequence[int] = (),
+    bad_words: Sequence[Sequence[int]] = (),
     **params: Any,
 ) -> NewRequestData:
     """Return a request that holds all blocks it may ever need; greedy unless told."""
@@ -46,6 +47,7 @@ def new_request(
         eos_token_ids=frozenset(eos),
         block_ids=(blocks_of(slot),),
         num_computed_tokens=0,
+        constraints=Constraints(bad_words=tuple(map(tuple, bad_words))),
     )
 
 

@@ -105,7 +105,7 @@ def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) ->
         kv_caches=caches,
     )
     ids = (np.arange(num_reqs) * 7 + length) % model.config.vocab_size
-    return StepInputs(input_ids=ids, batch=batch, sampled=())
+    return StepInputs(input_ids=ids, batch=batch, requests=(), wanted=())
 
 
 def _runner(model: DecoderForCausalLM, backend: RecordingBackend) -> GraphRunner:

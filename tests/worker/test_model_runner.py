@@ -165,3 +165,72 @@ def test_real_model_answers_a_chat_prompt(smollm2_path: Path) -> None:
     tokens = generate(runner_of(loaded.model), [new_request("a", prompt)], 8)["a"]
 
     assert tokens == [504, 3575, 282, 4649, 314, 7042, 30, 2]
+
+
+@pytest.mark.parametrize("chunks", [(11,), (4, 7), (1, 9, 1), (3, 3, 3, 2)])
+def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
+    model: CausalLM, chunks: tuple[int, ...]
+) -> None:
+    runner = runner_of(model)
+    request = new_request("a", LONG, prompt_logprobs=2)
+
+    output = runner.execute_model(step({"a": chunks[0]}, new=[request]))
+    computed = chunks[0]
+    for chunk in chunks[1:]:
+        assert output.prompt_logprobs == {}
+        output = runner.execute_model(step({"a": chunk}, computed={"a": computed}))
+        computed += chunk
+
+    (logits,) = all_logits(model, [(np.array(LONG), np.arange(len(LONG)))])
+    want = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    entries = output.prompt_logprobs["a"]
+    assert [entry.token_id for entry in entries] == LONG[1:]
+    assert [entry.logprob for entry in entries] == pytest.approx(
+        want[np.arange(len(LONG) - 1), LONG[1:]], abs=1e-9
+    )
+    assert [[i for i, _ in entry.top] for entry in entries] == [
+        np.argsort(-row)[:2].tolist() for row in want[:-1]
+    ]
+
+
+def test_prompt_logprobs_come_once(model: CausalLM) -> None:
+    runner = runner_of(model)
+    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT, prompt_logprobs=0)]))
+    later = runner.execute_model(step({"a": 1}, computed={"a": 3}))
+    again = new_request("a", SHORT, prompt_logprobs=0, output=[1, 2])
+
+    resumed = runner.execute_model(step({"a": 5}, new=[again], finished=["a"]))
+
+    assert (later.prompt_logprobs, resumed.prompt_logprobs) == ({}, {})
+
+
+def test_prompt_logprobs_hold_few_rows_of_logits_at_once(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    compute = model.compute_logits
+
+    def recorded(hidden: Any) -> Any:
+        sizes.append(len(hidden))
+        return compute(hidden)
+
+    monkeypatch.setattr(model, "compute_logits", recorded, raising=False)
+    monkeypatch.setattr("pyvt.worker.logprobs.PROMPT_ROWS", 4)
+    output = runner_of(model).execute_model(
+        step({"a": 11}, new=[new_request("a", LONG, prompt_logprobs=1)])
+    )
+
+    assert sizes == [4, 4, 2, 1]
+    assert len(output.prompt_logprobs["a"]) == 10
+
+
+def test_prompt_logprobs_of_a_damaged_prompt_are_an_error_of_that_request(
+    damaged: CausalLM,
+) -> None:
+    bad = new_request("bad", [NAN_TOKEN, *SHORT], slot=0, prompt_logprobs=1)
+    good = new_request("good", SHORT, slot=1, prompt_logprobs=1)
+
+    output = runner_of(damaged).execute_model(step({"bad": 4, "good": 3}, new=[bad, good]))
+
+    assert list(output.errors) == ["bad"]
+    assert list(output.prompt_logprobs) == ["good"]

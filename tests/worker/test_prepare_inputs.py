@@ -47,7 +47,7 @@ def test_only_requests_that_reach_their_last_token_are_sampled(rows: InputBatch)
 
     inputs = prepare_inputs(rows, {"b": 4, "a": 1}, ())
 
-    assert [request.request_id for request in inputs.sampled] == ["a"]
+    assert [row.request.request_id for row in inputs.wanted] == ["a"]
     assert inputs.batch.logits_indices.tolist() == [4]
 
 

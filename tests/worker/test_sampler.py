@@ -7,6 +7,7 @@ import pytest
 
 from pyvt import ops
 from pyvt.worker.input_batch import InputBatch
+from pyvt.worker.logits_rows import LogitsRow, process
 from pyvt.worker.sampler import Sampled, sample
 from tests.worker.steps import new_request
 
@@ -20,11 +21,16 @@ def _logits(num_rows: int = 1) -> Any:
     return np.repeat(row[None], num_rows, axis=0)
 
 
-def _sample(logits: Any, *settings: dict[str, Any]) -> Sampled:
+def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) -> Sampled:
     rows = InputBatch(max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
     for i, setting in enumerate(settings):
         rows.add(new_request(str(i), setting.pop("prompt", PROMPT), **setting))
-    return sample(logits, [rows[str(i)] for i in range(len(settings))], rows)
+    return sample(
+        logits,
+        [LogitsRow(rows[str(i)]) for i in range(len(settings))],
+        rows,
+        is_processed=is_processed,
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,6 +43,11 @@ def _sample(logits: Any, *settings: dict[str, Any]) -> Sampled:
         pytest.param({"logit_bias": {5: 50.0, 6: 51.0}}, 6, id="bias"),
         pytest.param({"min_tokens": 1, "eos": [0], "stop_token_ids": [1]}, 2, id="min-tokens"),
         pytest.param({"min_tokens": 1, "eos": [0], "output": [9]}, 0, id="min-tokens-reached"),
+        pytest.param({"bad_words": [[0]]}, 1, id="bad-word-of-one-token"),
+        pytest.param({"bad_words": [[7, 0]], "output": [7]}, 1, id="bad-word-of-two"),
+        pytest.param({"bad_words": [[7, 0]], "output": [7, 8]}, 0, id="bad-word-not-begun"),
+        pytest.param({"bad_words": [[7, 8, 0], [1]], "output": [7, 8]}, 2, id="bad-words"),
+        pytest.param({"bad_words": [[4, 0]]}, 0, id="bad-word-begun-in-the-prompt"),
         pytest.param({"presence_penalty": 2.0, "output": [0]}, 1, id="presence"),
         pytest.param({"frequency_penalty": 0.3, "output": [0, 0, 0]}, 1, id="frequency"),
         pytest.param({"repetition_penalty": 3.0, "prompt": [0, 1]}, 2, id="repetition"),
@@ -91,7 +102,7 @@ def test_draws_follow_the_temperature() -> None:
     for seed in seeds:
         rows.add(new_request(str(seed), PROMPT, temperature=2.0, seed=seed))
 
-    result = sample(_logits(400), [rows[str(seed)] for seed in seeds], rows)
+    result = sample(_logits(400), [LogitsRow(rows[str(seed)]) for seed in seeds], rows)
 
     counts = np.bincount(list(result.token_ids.values()), minlength=VOCAB_SIZE)
     wanted = np.exp(ops.log_softmax(_logits() / np.float32(2)))[0] * 400
@@ -133,3 +144,75 @@ def test_logprobs_have_the_number_asked_for() -> None:
     assert [len(result.logprobs[i].top) for i in ("0", "2")] == [0, 20]
     assert "1" not in result.logprobs
     assert (result.logprobs["0"].rank, result.logprobs["0"].token_id) == (1, 0)
+
+
+SETTINGS_THAT_DO_NOT_MATTER = [
+    {},
+    {"temperature": 0.7, "top_p": 0.1},
+    {"temperature": 2.0, "repetition_penalty": 2.0, "presence_penalty": 1.0},
+    {"banned_token_ids": [0, 1]},
+]
+
+
+@pytest.mark.parametrize("num_top", [1, 5, 20])
+def test_raw_logprobs_are_the_log_softmax_whatever_the_settings(num_top: int) -> None:
+    logits = np.random.default_rng(3).normal(size=(8, VOCAB_SIZE)).astype(np.float32)
+    settings = [s | {"logprobs": num_top} for s in SETTINGS_THAT_DO_NOT_MATTER * 2]
+
+    result = _sample(logits, *settings)
+
+    for i, row in enumerate(logits.astype(np.float64)):
+        want = row - np.log(np.exp(row).sum())
+        entry = result.logprobs[str(i)]
+        assert entry.logprob == pytest.approx(want[entry.token_id], abs=1e-4)
+        assert [token_id for token_id, _ in entry.top] == np.argsort(-want)[:num_top].tolist()
+        assert [v for _, v in entry.top] == pytest.approx(np.sort(want)[::-1][:num_top], abs=1e-4)
+
+
+def test_processed_logprobs_are_of_the_logits_that_were_sampled_from() -> None:
+    greedy = {"banned_token_ids": [0], "logprobs": 3}
+    drawn = {"temperature": 2.0, "top_k": 2, "logprobs": 3}
+
+    result = _sample(_logits(2), greedy, drawn, is_processed=True)
+
+    row = np.linspace(4, -4, VOCAB_SIZE)
+    banned = row[1:] - np.log(np.exp(row[1:]).sum())
+    best_two = row[:2] / 2 - np.log(np.exp(row[:2] / 2).sum())
+    assert [i for i, _ in result.logprobs["0"].top] == [1, 2, 3]
+    assert [v for _, v in result.logprobs["0"].top] == pytest.approx(banned[:3], abs=1e-5)
+    assert [v for _, v in result.logprobs["1"].top] == pytest.approx(best_two, abs=1e-5)
+
+
+@pytest.mark.parametrize("ties", [[5, 9], [0, 19], [3, 4, 5]])
+def test_greedy_and_top_k_one_take_the_lowest_of_equal_tokens(ties: list[int]) -> None:
+    logits = np.zeros((2, VOCAB_SIZE), np.float32)
+    logits[:, ties] = 2.5
+
+    result = _sample(logits, {}, {"temperature": 0.9, "top_k": 1})
+
+    assert result.token_ids == {"0": ties[0], "1": ties[0]}
+
+
+def test_drafts_ahead_of_a_row_count_as_generated() -> None:
+    rows = InputBatch(max_num_seqs=2, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
+    rows.add(
+        new_request("p", PROMPT, presence_penalty=2.0, bad_words=[[1, 2]], min_tokens=2, eos=[3])
+    )
+    request = rows["p"]
+    wanted = [
+        LogitsRow(request),
+        LogitsRow(request, (0,)),
+        LogitsRow(request, (0, 1)),
+        LogitsRow(request, (0, 1, 4)),
+    ]
+    bias = np.array([9, 8.5, 8.4, 8.3], np.float32)
+    logits = _logits(4)
+    logits[:, :4] = bias
+
+    processed = process(logits, wanted, rows)
+
+    assert processed.argmax(axis=1).tolist() == [0, 1, 3, 2]
+    assert processed[:, 3].tolist() == [-np.inf, -np.inf, bias[3], bias[3]]
+    assert processed[:, 2].tolist() == [bias[2], bias[2], -np.inf, bias[2]]
+    assert request.output_counts is not None
+    assert not request.output_counts.any()

@@ -24,6 +24,12 @@
 //             %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers, 14
 //             moves to the stack in a panel kernel instead of 2
 // source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
+#pragma once
+
+#include "cpu/kernels/int8_pack-inl.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 #if defined(__clang__)
 #define PYVT_KERNEL __attribute__((noinline))
@@ -35,6 +41,18 @@
 constexpr int64_t kBlockCols = 32;
 constexpr int kQuads = 8;
 constexpr int kPrefetchAhead = 2048;
+
+// Quad j of 32 columns in [4 words][16 rows] of half bytes.
+PYVT_INLINE simd::Words half_bytes(const uint8_t* p, int j) {
+  const simd::Words words = simd::load_words(p + (j & 3) * kRowWordBytes);
+  return simd::keep_bits(j < 4 ? words : simd::shift_right(words, 4), 15);
+}
+
+// Bit j of each byte as bit 4.
+PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
+  return simd::keep_bits(j < 4 ? simd::shift_left(words, 4 - j) : simd::shift_right(words, j - 4),
+                         16);
+}
 
 // Calls f(block, sub) for every 32 columns of a tile in [k0, k1), where `block` is a
 // Format::Block, the packed block with its scales at hand.
@@ -322,3 +340,6 @@ inline Int8Format int8_format() {
   format.decode_tile = &decode_tile<Format>;
   return format;
 }
+
+}  // namespace
+}  // namespace pyvt::cpu::PYVT_ISA

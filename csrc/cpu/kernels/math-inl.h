@@ -2,6 +2,12 @@
 // numerics    within 3e-7 of the true value relative to 1 (tanh, sigmoid) or to x (silu, gelu);
 //             infinities and NaN as the formulas give them
 // source      tanh near 0: the polynomial of Cephes tanhf; gelu: arXiv:1606.08415, tanh form
+#pragma once
+
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 inline simd::Vec tanh_of(simd::Vec x) {
   const simd::Vec size = simd::abs(x), square = simd::mul(x, x);
@@ -35,3 +41,6 @@ inline simd::Vec gelu_of(simd::Vec x) {
       simd::mul(simd::set1(2 * 0.797884561f), simd::add(x, simd::mul(simd::set1(0.044715f), cube)));
   return simd::div(x, one_plus_exp_neg(inner));
 }
+
+}  // namespace
+}  // namespace pyvt::cpu::PYVT_ISA

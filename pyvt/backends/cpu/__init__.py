@@ -127,5 +127,12 @@ def register() -> None:
         if op in _ADAPTERS:
             kernel = _ADAPTERS[op](kernel)
         register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports_op(op, dtypes)))
-    add_backend(Backend(name=NAME, prepack=_Packer(module), make_plan=module.Plan))
+    add_backend(
+        Backend(
+            name=NAME,
+            prepack=_Packer(module),
+            make_plan=module.Plan,
+            set_num_threads=module.set_num_threads,
+        )
+    )
     atexit.register(module.shutdown_threads)

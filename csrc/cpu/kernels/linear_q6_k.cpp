@@ -7,6 +7,10 @@
 //             2 · 128 · 16 · 32 · 127 < 2^24 and exact in f32; then one fma with d · s
 // tried       one row, share of the read loop: words of a half apart and 32 columns at a time
 //             55-64 %, apart and all that share words at once 73-90 %, in turn 105-113 %
+#include "cpu/kernels/int8_tile-inl.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 struct Q6_K : UnsignedCodes<Q6_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 210, kTileBlockBytes = 3360;
@@ -41,3 +45,11 @@ struct Q6_K : UnsignedCodes<Q6_K> {
     }
   };
 };
+
+}  // namespace
+
+void fill_linear_q6_k(KernelTable& table) {
+  table.int8[int8_index(DType::kQ6_K)] = int8_format<Q6_K>();
+}
+
+}  // namespace pyvt::cpu::PYVT_ISA

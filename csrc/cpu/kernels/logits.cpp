@@ -6,6 +6,10 @@
 //             exp_wide is within 3e-16 of the true value, at least e^-700
 // work        a piece of a row a call
 // traffic     one read of the piece; memory bound but for sum_exp
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 inline float row_max(const float* x, int64_t n) {
   simd::Vec top = simd::set1(-__builtin_inff());
@@ -126,7 +130,9 @@ inline void exp_wide(double* out, const float* x, float top, int64_t n) {
   }
 }
 
-inline void fill_logits(KernelTable& table) {
+}  // namespace
+
+void fill_logits(KernelTable& table) {
   table.row_max = &row_max;
   table.find_first = &find_first;
   table.sum_exp = &sum_exp;
@@ -137,3 +143,5 @@ inline void fill_logits(KernelTable& table) {
     table.count_nonfinite[x.index] = &count_nonfinite<X>;
   });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -5,6 +5,10 @@
 // work        one row a call; the launcher splits rows over threads
 // traffic     2 reads and 1 write of a row (the second read hits L1); memory bound
 // source      Zhang & Sennrich 2019, arXiv:1910.07467
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 template <typename T>
 inline float sum_of_squares(const T* __restrict x, int64_t n) {
@@ -64,7 +68,9 @@ void add_rows(void* residual, const void* x, int64_t n) {
   }
 }
 
-inline void fill_norm(KernelTable& table) {
+}  // namespace
+
+void fill_norm(KernelTable& table) {
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     for_floats([&](auto other) {
@@ -77,3 +83,5 @@ inline void fill_norm(KernelTable& table) {
     });
   });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -15,6 +15,11 @@
 // tried       decode, context 2000, D 128, one thread: no prefetch takes 2.0 times as long; a walk
 //             of all tokens for one KV head after the other 2.3 times
 // source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
+#include "cpu/kernels/math-inl.h"
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 // Prefetches what a tile names as next, a few cache lines at a time.
 class Prefetcher {
@@ -292,7 +297,9 @@ void merge_row(void* out, const void* a, const void* b, float weight_a, float we
   }
 }
 
-inline void fill_attention(KernelTable& table) {
+}  // namespace
+
+void fill_attention(KernelTable& table) {
   table.attn_lanes = simd::kLanes;
   table.fold_tile = &fold_tile;
   for_floats([&](auto x) {
@@ -302,3 +309,5 @@ inline void fill_attention(KernelTable& table) {
     table.merge_row[x.index] = &merge_row<X>;
   });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -4,6 +4,10 @@
 // work        one head a call; the launcher splits tokens over threads
 // traffic     one read and one write of the head, one read of the table row (in L1 after one head)
 // source      Su et al. 2021, arXiv:2104.09864, with the pairing of GPT-NeoX
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 template <typename X, typename C>
 void rotate_head(void* x, const void* cos_sin, int64_t half) {
@@ -27,7 +31,9 @@ void rotate_head(void* x, const void* cos_sin, int64_t half) {
   }
 }
 
-inline void fill_rope(KernelTable& table) {
+}  // namespace
+
+void fill_rope(KernelTable& table) {
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     for_floats([&](auto of_table) {
@@ -36,3 +42,5 @@ inline void fill_rope(KernelTable& table) {
     });
   });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -5,6 +5,11 @@
 // numerics    each element in f32, rounded once; an element's bits do not depend on its place
 // work        a run a call; the launcher cuts runs and splits them over threads
 // traffic     one read of each input, one write; memory bound but for the exponentials
+#include "cpu/kernels/math-inl.h"
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 struct Add {
   simd::Vec operator()(simd::Vec x, simd::Vec y) const { return simd::add(x, y); }
@@ -82,7 +87,9 @@ void zip_run(void* out, const void* x, const void* y, int64_t n) {
   }
 }
 
-inline void fill_elementwise(KernelTable& table) {
+}  // namespace
+
+void fill_elementwise(KernelTable& table) {
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     table.scale[x.index] = &map_run<Scale, X, X>;
@@ -101,3 +108,5 @@ inline void fill_elementwise(KernelTable& table) {
     });
   });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -7,6 +7,10 @@
 // numerics    scale = d · S and min = -(dmin · M), rounded to f32
 // traffic     the 12 bytes stay packed in the tile: unpacking them takes about 16 vector steps for
 //             4096 weights; in a prototype, bytes in their place (+2.8 %) gained nothing
+#include "cpu/kernels/int8_tile-inl.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 // The scales of a superblock, unpacked.
 struct SixBits {
@@ -75,3 +79,12 @@ struct Q5_K : UnsignedCodes<Q5_K> {
     }
   };
 };
+
+}  // namespace
+
+void fill_linear_k(KernelTable& table) {
+  table.int8[int8_index(DType::kQ4_K)] = int8_format<Q4_K>();
+  table.int8[int8_index(DType::kQ5_K)] = int8_format<Q5_K>();
+}
+
+}  // namespace pyvt::cpu::PYVT_ISA

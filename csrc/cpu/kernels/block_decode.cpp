@@ -5,6 +5,10 @@
 // work        a row of blocks a call; rows are few (tokens of a step)
 // traffic     memory bound on the packed bytes
 // source      ggml ggml-common.h and dequantize_row_*
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 inline uint16_t read_u16(const uint8_t* p) {
   uint16_t value;
@@ -161,8 +165,12 @@ void decode_blocks(float* out, const uint8_t* blocks, int64_t num_blocks) {
   }
 }
 
-inline void fill_block_decode(KernelTable& table) {
+}  // namespace
+
+void fill_block_decode(KernelTable& table) {
 #define PYVT_FILL(place, name) table.decode_blocks[place] = &decode_blocks<name>;
   PYVT_DECODED_FORMATS(PYVT_FILL)
 #undef PYVT_FILL
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

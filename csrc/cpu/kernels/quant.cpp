@@ -8,6 +8,10 @@
 // work        one row a call; the launcher splits rows over threads
 // traffic     reads a row once, writes a quarter of it and 8 bytes a group
 // source      ggml quantize_row_q8_0, with the scale kept in f32
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 constexpr int64_t kQ8Group = 32;
 constexpr float kQ8Max = 127.0f;
@@ -35,7 +39,11 @@ void quantize_row(const void* from, int8_t* codes, float* scales, float* sums, i
   }
 }
 
-inline void fill_quant(KernelTable& table) {
+}  // namespace
+
+void fill_quant(KernelTable& table) {
   for_floats(
       [&](auto x) { table.quantize_row[x.index] = &quantize_row<typename decltype(x)::type>; });
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -2,12 +2,10 @@
 // layout      tile block: [16] f16 d, Q5_1 [16] f16 m, [16] words of fifth bits, [4 words][16 rows]
 //             of the low four bits as in Q4_0. Bit 8i + j of a fifth word belongs to column 4j + i
 // numerics    Q5_1 sums 16 columns at a time: 31 · 127 · 8 = 31496; less 16, as in Q5_0, 32 fit
+#include "cpu/kernels/int8_tile-inl.h"
 
-// Bit j of each byte as bit 4.
-PYVT_INLINE simd::Words fifth_bits(simd::Words words, int j) {
-  return simd::keep_bits(j < 4 ? simd::shift_left(words, 4 - j) : simd::shift_right(words, j - 4),
-                         16);
-}
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 struct Q5_0 : UnsignedCodes<Q5_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 22, kTileBlockBytes = 352;
@@ -48,3 +46,12 @@ struct Q5_1 : UnsignedCodes<Q5_1> {
     PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
   };
 };
+
+}  // namespace
+
+void fill_linear_q5(KernelTable& table) {
+  table.int8[int8_index(DType::kQ5_0)] = int8_format<Q5_0>();
+  table.int8[int8_index(DType::kQ5_1)] = int8_format<Q5_1>();
+}
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -1,12 +1,10 @@
 // what        Q4_0: value = d · (q - 8); Q4_1: value = d · q + m; q in [0, 15]
 // layout      tile block: [16] f16 d, Q4_1 [16] f16 m, [4 words][16 rows] of q: the low halves of
 //             word j are columns 4j to 4j + 3, the high ones 16 columns further
+#include "cpu/kernels/int8_tile-inl.h"
 
-// Quad j of 32 columns in [4 words][16 rows] of half bytes.
-PYVT_INLINE simd::Words half_bytes(const uint8_t* p, int j) {
-  const simd::Words words = simd::load_words(p + (j & 3) * kRowWordBytes);
-  return simd::keep_bits(j < 4 ? words : simd::shift_right(words, 4), 15);
-}
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 struct Q4_0 : UnsignedCodes<Q4_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 18, kTileBlockBytes = 288;
@@ -40,3 +38,12 @@ struct Q4_1 : UnsignedCodes<Q4_1> {
     PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
   };
 };
+
+}  // namespace
+
+void fill_linear_q4(KernelTable& table) {
+  table.int8[int8_index(DType::kQ4_0)] = int8_format<Q4_0>();
+  table.int8[int8_index(DType::kQ4_1)] = int8_format<Q4_1>();
+}
+
+}  // namespace pyvt::cpu::PYVT_ISA

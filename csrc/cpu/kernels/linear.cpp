@@ -11,6 +11,10 @@
 //             weights from L1/L2, bound by fma at 6 rows (12 sums of 8 lanes in 16 registers)
 // tried       4 groups of 8 rows in a tile, 3 rows of x: spills, half of the speed; prefetch of
 //             4 KiB: slower; 2 to 4 tiles side by side in place of the prefetch: equal
+#include "cpu/simd/level.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
 
 constexpr int kTileVecs = static_cast<int>(kTileRows) / simd::kLanes;
 constexpr int64_t kPrefetchBytes = 1024;
@@ -160,7 +164,9 @@ inline FloatFormat float_format() {
   return format;
 }
 
-inline void fill_linear(KernelTable& table) {
+}  // namespace
+
+void fill_linear(KernelTable& table) {
   for_floats([&](auto type) {
     using T = typename decltype(type)::type;
     FloatFormat& format = table.floats[type.index];
@@ -174,3 +180,5 @@ inline void fill_linear(KernelTable& table) {
   table.float_panel[2] = &float_product<float, 4, false>;
   table.float_panel[3] = &float_product<float, 6, false>;
 }
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -1,0 +1,131 @@
+"""llama.cpp as a peer of ``pyvt bench peers``: the protocol of ``pyvt/testing/bench_engine.py``.
+
+Runs in a Python that has llama-cpp-python: ``python peer_llama_cpp.py FILE --threads N``. The
+scripts of peers use nothing of pyvt, so that their Python need not have it.
+"""
+
+import argparse
+import ctypes
+import importlib.metadata
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+CONTEXT = 1024
+MAX_BATCH = 16
+_BATCH_CONTEXT = 128
+
+
+class Model:
+    """A file in one context; every step names its tokens, positions and sequences."""
+
+    def __init__(self, path: str, num_threads: int) -> None:
+        llama_cpp.llama_backend_init()
+        params = llama_cpp.llama_model_default_params()
+        self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {path}")
+        settings = llama_cpp.llama_context_default_params()
+        settings.n_ctx = MAX_BATCH * _BATCH_CONTEXT
+        settings.n_batch = settings.n_ubatch = 512
+        settings.n_seq_max = MAX_BATCH
+        settings.kv_unified = True
+        settings.n_threads = settings.n_threads_batch = num_threads
+        self.context = llama_cpp.llama_init_from_model(self.model, settings)
+        vocab = llama_cpp.llama_model_get_vocab(self.model)
+        self.num_ids = llama_cpp.llama_vocab_n_tokens(vocab)
+        self.rng = np.random.default_rng(0)
+
+    def step(self, rows: list[tuple[int, int]], *, has_all_logits: bool) -> float:
+        """Run random tokens at (position, sequence); return the seconds."""
+        batch = llama_cpp.llama_batch_init(len(rows), 0, 1)
+        batch.n_tokens = len(rows)
+        for i, (position, sequence) in enumerate(rows):
+            batch.token[i] = int(self.rng.integers(0, self.num_ids))
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = has_all_logits or i == len(rows) - 1
+        start = time.perf_counter()
+        code = llama_cpp.llama_decode(self.context, batch)
+        llama_cpp.llama_synchronize(self.context)
+        seconds = time.perf_counter() - start
+        llama_cpp.llama_batch_free(batch)
+        if code != 0:
+            raise RuntimeError(f"llama_decode: code {code} for {len(rows)} rows")
+        return seconds
+
+    def prefill(self, num_tokens: int, sequence: int = 0) -> float:
+        """Run a prompt into an empty sequence, in parts of the batch size."""
+        return sum(
+            self.step(
+                [(p, sequence) for p in range(first, min(first + 512, num_tokens))],
+                has_all_logits=False,
+            )
+            for first in range(0, num_tokens, 512)
+        )
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+
+    def decode(self, context: int, num_steps: int, num_sequences: int = 1) -> dict[str, Any]:
+        """Return the seconds of prompts of ``context`` tokens, then of each step."""
+        self.clear()
+        prefill_s = sum(self.prefill(context, sequence) for sequence in range(num_sequences))
+        seconds = [
+            self.step([(context + i, s) for s in range(num_sequences)], has_all_logits=True)
+            for i in range(num_steps)
+        ]
+        return {"prefill_s": prefill_s, "seconds": seconds}
+
+
+def answer(model: Model, ask: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to one line."""
+    match ask["do"]:
+        case "prefill":
+            model.clear()
+            return {"seconds": [model.prefill(ask["tokens"])]}
+        case "decode":
+            return model.decode(ask["context"], ask["steps"])
+        case "batch":
+            return model.decode(ask["context"], ask["steps"], ask["sequences"])
+        case "memory":
+            return memory_use()
+    raise ValueError(f"unknown request {ask['do']!r}")
+
+
+def memory_use() -> dict[str, int]:
+    """Return the resident and the peak bytes of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {
+        "resident_bytes": int(fields["VmRSS"].split()[0]) * 1024,
+        "peak_bytes": int(fields["VmHWM"].split()[0]) * 1024,
+    }
+
+
+def main() -> None:
+    """Load the file and answer until the input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path")
+    parser.add_argument("--threads", type=int, required=True)
+    args = parser.parse_args()
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
+    llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+    start = time.perf_counter()
+    model = Model(args.path, args.threads)
+    version = importlib.metadata.version("llama-cpp-python")
+    ready = {"name": f"llama.cpp (llama-cpp-python {version})"}
+    print(json.dumps(ready | {"load_s": time.perf_counter() - start}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(answer(model, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+// The kernel table of a level: every family of kernels/ fills its rows.
+#include "cpu/kernel_table.h"
+
+namespace pyvt::cpu::PYVT_ISA {
+
+#define PYVT_FAMILIES(X)                                                                        \
+  X(attention)                                                                                  \
+  X(block_decode) X(elementwise) X(linear) X(linear_k) X(linear_q4) X(linear_q5) X(linear_q6_k) \
+      X(linear_q8) X(logits) X(norm) X(quant) X(rope)
+
+#define PYVT_DECLARE(family) void fill_##family(KernelTable& table);
+PYVT_FAMILIES(PYVT_DECLARE)
+#undef PYVT_DECLARE
+
+const KernelTable& table() {
+  static const KernelTable filled = [] {
+    KernelTable table = {};
+    table.isa = PYVT_ISA_NAME;
+#define PYVT_FILL(family) fill_##family(table);
+    PYVT_FAMILIES(PYVT_FILL)
+#undef PYVT_FILL
+    return table;
+  }();
+  return filled;
+}
+
+}  // namespace pyvt::cpu::PYVT_ISA

@@ -1,0 +1,35 @@
+// What every kernel file starts with: the table and the vector vocabulary of the level that it is
+// compiled for. The build compiles each file once a level with PYVT_ISA, the namespace of the
+// level, and PYVT_ISA_<NAME>; all but the fill functions has internal linkage, so that no code with
+// the flags of one level is ever linked into another.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/kernel_table.h"
+#include "pyvt/half.h"
+
+#if defined(PYVT_ISA_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace pyvt::cpu::PYVT_ISA {
+namespace {
+
+#if defined(PYVT_ISA_AVX2)
+#include "cpu/simd/avx2.h"
+//
+#include "cpu/simd/int8_avx2.h"
+#elif defined(PYVT_ISA_SCALAR)
+#include "cpu/simd/scalar.h"
+//
+#include "cpu/simd/int8_scalar.h"
+#else
+#error "a level without a vocabulary"
+#endif
+
+}  // namespace
+}  // namespace pyvt::cpu::PYVT_ISA

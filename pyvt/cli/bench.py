@@ -1,0 +1,239 @@
+"""``pyvt bench``: speed of ops, of whole models, and of pyvt beside other engines."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pyvt
+from pyvt import backends
+from pyvt.cli.bench_table import show_table
+from pyvt.cli.model_path import model_path
+from pyvt.cli.terminal import say
+from pyvt.dispatch import use_backend
+from pyvt.dispatch.backend import selected_backend
+from pyvt.errors import ConfigError
+from pyvt.tensor.blas import set_blas_threads
+
+SHAPE_PREFIX = "shape:"
+
+threads_option = click.option(
+    "--threads", type=click.IntRange(1), help="threads of every engine; the cores of this process"
+)
+json_option = click.option("--json", "is_json", is_flag=True, help="print the records as JSON")
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="folder for run records"
+)
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed and memory, as shares of what the machine can do and beside other engines."""
+
+
+@bench.command()
+@click.argument("words", nargs=-1)
+@click.option("--backend", default="cpu", show_default=True, help="who computes")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--no-reference", is_flag=True, help="leave the ratio to the reference out")
+@threads_option
+@json_option
+@out_option
+def ops(
+    words: Sequence[str],
+    backend: str,
+    repeats: int,
+    no_reference: bool,
+    threads: int | None,
+    is_json: bool,
+    out: Path | None,
+) -> int:
+    """Time single ops of a step of Qwen3-0.6B.
+
+    WORDS choose the cases that hold one of them in their name, such as q4_k or paged_attention;
+    without them all are run. Each is told as a share of the machine's limits, of the same run.
+    """
+    testing = _testing("bench_ops")
+    count = _use_threads(backend, threads)
+    timings = list(
+        testing.time_ops(backend, only=words, repeats=repeats, has_reference=not no_reference)
+    )
+    record = testing.ops_record(
+        timings, command=_command(), backend=backend, threads=count, root=Path(pyvt.__path__[0])
+    )
+    _tell(testing.HEADER, [t.row() for t in timings], [("ops", record)], out, is_json)
+    return 0
+
+
+@bench.command()
+@click.argument("models", nargs=-1, required=True)
+@click.option("--backend", default="auto", show_default=True, help="who computes")
+@click.option("--act", default="auto", show_default=True, help="activations: none or q8")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--no-reference", is_flag=True, help="leave the ratio to the reference out")
+@threads_option
+@json_option
+@out_option
+def offline(
+    models: Sequence[str],
+    backend: str,
+    act: str,
+    repeats: int,
+    no_reference: bool,
+    threads: int | None,
+    is_json: bool,
+    out: Path | None,
+) -> int:
+    """Time prefill and decode of whole MODELS, alone and in batches.
+
+    A model is a .gguf file or folder, an alias, or shape:SHAPE:FORMAT, which has random weights and
+    is written once below PYVT_HOME.
+    """
+    testing = _testing("bench_offline")
+    count = threads or _testing("bench_peers").usable_threads()
+    runs = [
+        testing.run_offline(
+            model,
+            _paths(model, is_folder_wanted=False)[0],
+            threads=count,
+            repeats=repeats,
+            has_reference=not no_reference,
+            settings={"backend": backend, "act": act},
+            report=say,
+        )
+        for model in models
+    ]
+    root = Path(pyvt.__path__[0])
+    records = [(f"offline-{_stem(run.model)}", run.record(_command(), root)) for run in runs]
+    _tell(testing.HEADER, [row for run in runs for row in run.rows()], records, out, is_json)
+    return 0
+
+
+@bench.command()
+@click.argument("models", nargs=-1)
+@click.option("--llama-python", help="Python that has llama-cpp-python")
+@click.option("--hf-python", help="Python that has torch and transformers")
+@click.option("--only", multiple=True, help="a workload, by a part of its name; may be repeated")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--no-busy", is_flag=True, help="do not measure beside a busy neighbour")
+@threads_option
+@json_option
+@out_option
+def peers(
+    models: Sequence[str],
+    llama_python: str | None,
+    hf_python: str | None,
+    only: Sequence[str],
+    repeats: int,
+    no_busy: bool,
+    threads: int | None,
+    is_json: bool,
+    out: Path | None,
+) -> int:
+    """Run pyvt and other engines on the same MODELS in turn and print the ratios.
+
+    A model is a .gguf file, an alias, or shape:SHAPE:FORMAT, which has random weights and is
+    written once below PYVT_HOME; without MODELS it is those that have targets. transformers takes
+    part where the weights are f32 or bf16 of a shape. Needs a checkout, for its scripts.
+    """
+    testing = _testing("bench_peers")
+    report = _testing("peers_report")
+    root = _checkout()
+    count = threads or testing.usable_threads()
+    rows: list[Sequence[str]] = []
+    records: list[tuple[str, Any]] = []
+    for model in models or testing.MODELS:
+        workloads = _workloads(testing, model, only)
+        if not workloads:
+            continue
+        path, folder, dtype = _paths(model, hf_python is not None)
+        engines = testing.commands(
+            path,
+            threads=count,
+            scripts=root / "benchmarks",
+            llama_python=llama_python,
+            hf_python=hf_python,
+            hf_path=folder,
+            hf_dtype=dtype,
+        )
+        samples = testing.measure(
+            engines, workloads, repeats=repeats, is_busy_measured=not no_busy, report=say
+        )
+        cost = _testing("model_cost").ModelCost.of(path)
+        run = report.PeersRun(model=model, path=path, cost=cost, threads=count, samples=samples)
+        rows += run.rows()
+        records.append((f"peers-{_stem(model)}", run.record(_command(), root, dtype)))
+    _tell(report.HEADER, rows, records, out, is_json)
+    return 0
+
+
+def _tell(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    records: Sequence[tuple[str, Any]],
+    out: Path | None,
+    is_json: bool,
+) -> None:
+    """Print the table or the records, and write the records into a folder where one is given."""
+    if is_json:
+        click.echo(f"[{','.join(record.to_json() for _, record in records)}]")
+    else:
+        show_table(heads, rows)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, record in records:
+            (out / f"{name}.json").write_text(record.to_json() + "\n")
+
+
+def _stem(model: str) -> str:
+    """Return a model's name as the stem of a file."""
+    stem = Path(model).stem if Path(model).exists() else model.removeprefix(SHAPE_PREFIX)
+    return stem.replace(":", "-").replace("/", "-").lower()
+
+
+def _use_threads(backend: str, threads: int | None) -> int:
+    """Give the backend's pool and BLAS the threads that were asked for; return their number."""
+    backends.load(backend)
+    use_backend(backend)
+    if threads is not None:
+        set_blas_threads(threads)
+        set_own = selected_backend().set_num_threads
+        if set_own is not None:
+            set_own(threads)
+    return threads or int(_testing("bench_peers").usable_threads())
+
+
+def _workloads(testing: Any, model: str, only: Sequence[str]) -> list[str]:
+    """Return the workloads of a model: those that have a target, all where none has."""
+    wanted = [t.workload for t in testing.TARGETS if t.model == model] or list(testing.WORKLOADS)
+    return [name for name in wanted if not only or any(part in name for part in only)]
+
+
+def _paths(model: str, is_folder_wanted: bool) -> tuple[Path, Path | None, str]:
+    """Return the GGUF file, the folder for transformers where it can have one, and its dtype."""
+    if not model.startswith(SHAPE_PREFIX):
+        return model_path(model), None, "f32"
+    shape = _testing("shape_models").ShapeModel.named(model)
+    is_plain = shape.mix in ("f32", "bf16")
+    folder = shape.safetensors() if is_folder_wanted and is_plain else None
+    return shape.gguf(), folder, shape.mix if is_plain else "f32"
+
+
+def _checkout() -> Path:
+    root = Path(pyvt.__path__[0]).parent
+    if not (root / "benchmarks" / "peer_llama_cpp.py").is_file():
+        raise ConfigError("[bench] peers: expected a checkout of pyvt, got an installed package")
+    return root
+
+
+def _command() -> str:
+    return shlex.join(["pyvt", *sys.argv[1:]])
+
+
+def _testing(module: str) -> Any:
+    """Return a module of ``pyvt.testing``; only a run pays for its import."""
+    return import_module(f"pyvt.testing.{module}")

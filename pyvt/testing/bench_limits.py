@@ -1,0 +1,41 @@
+"""What the machine can do at best, and which limit bounds a product of each format."""
+
+from dataclasses import dataclass
+
+from pyvt import backends
+
+# The integer or float loop that products of a weight format are made of; a key of the probe's
+# rates. Codes of up to five bits are summed in 16 bits, Q8_0 needs a sign, Q6_K sums in groups.
+LOOPS = {
+    **dict.fromkeys(("f32", "bf16", "f16"), "fma_f32"),
+    **dict.fromkeys(("q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k"), "int4"),
+    **{"q8_0": "int8_signed", "q6_k": "int8"},
+}
+OTHER_LOOP = "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rates of all threads together.
+
+    Attributes:
+        read: GB/s of a plain read of memory.
+        loops: GFLOP/s or GOP/s of each loop, a multiply and an add being two.
+    """
+
+    read: float
+    loops: dict[str, float]
+
+    def of_format(self, name: str) -> float:
+        """Return GOP/s of the loop of a format."""
+        return self.loops[LOOPS.get(name, OTHER_LOOP)]
+
+
+def measure_limits(repetitions: int = 3) -> Limits | None:
+    """Measure the limits on the threads of the native backend; None where it is not there."""
+    if backends.why_not("cpu") is not None:
+        return None
+    from pyvt.backends.cpu import native
+
+    rates = native().machine_limits(repetitions)
+    return Limits(rates["read"], {k: v for k, v in rates.items() if k != "read" and v > 0})

@@ -1,0 +1,192 @@
+"""The calls that ``pyvt bench ops`` times: ops of a step of Qwen3-0.6B, with what each must move.
+
+Dims: M rows of activations.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyvt import ops
+from pyvt.mathutil import cdiv
+from pyvt.ops.packed_layouts import LAYOUTS
+from pyvt.tensor.dtype import DTYPES
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.testing.bench_limits import LOOPS
+from pyvt.testing.op_cases.attention import paged_cache
+from pyvt.testing.shape_models import random_tensor
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], object]
+
+HIDDEN, INNER, N_HEADS, N_KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 151936
+# Weights of a decode step do not lie in a cache; copies that a case goes through in turn have so
+# many bytes in all.
+COLD_BYTES = 128 << 20
+# Rows from which a product is read again from caches anyway.
+_MAX_COLD_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchCase:
+    """One timed call.
+
+    Attributes:
+        op: name in ``pyvt.ops``.
+        case: the shape in words.
+        make: makes the call, with its arrays, under the selected backend.
+        num_bytes: the least that it reads and writes.
+        num_ops: multiplies and adds of its products; 0 where memory is all.
+        loop: the limit of its arithmetic, a key of the probe's loops.
+    """
+
+    op: str
+    case: str
+    make: Callable[[np.random.Generator], Call]
+    num_bytes: int
+    num_ops: int = 0
+    loop: str = ""
+
+
+def bench_cases() -> Iterator[BenchCase]:
+    """Yield all cases."""
+    for name in LAYOUTS:
+        for num_rows in (1, 4, 16, 256):
+            yield _product(name, num_rows)
+    for num_reqs, query_len, seq_len in ((1, 1, 128), (1, 1, 512), (16, 1, 512), (1, 512, 512)):
+        yield _attention(num_reqs, query_len, seq_len)
+    for num_rows in (1, 256):
+        yield from _row_ops(num_rows)
+    for num_rows in (1, 16):
+        yield from _sampler_ops(num_rows)
+
+
+def _product(name: str, num_rows: int) -> BenchCase:
+    dtype = DTYPES[name]
+    weight_bytes = INNER * dtype.row_bytes(HIDDEN)
+
+    def make(rng: np.random.Generator) -> Call:
+        weight = ops.prepack_weight(random_tensor("bench", (INNER, HIDDEN), dtype))
+        assert isinstance(weight, PackedTensor), "the backend packs the formats of LAYOUTS"
+        count = cdiv(COLD_BYTES, weight_bytes) if num_rows <= _MAX_COLD_ROWS else 1
+        copies = [weight] + [
+            PackedTensor(dtype, (INNER, HIDDEN), weight.layout, weight.data.copy())
+            for _ in range(count - 1)
+        ]
+        turns = itertools.cycle(copies)
+        x = rng.standard_normal((num_rows, HIDDEN), np.float32)
+        out = np.empty((num_rows, INNER), np.float32)
+        act = "q8" if dtype.is_block else "none"
+        return lambda: ops.packed_linear(x, next(turns), act=act, out=out)
+
+    return BenchCase(
+        op="packed_linear",
+        case=f"{name} {INNER}x{HIDDEN} M={num_rows}",
+        make=make,
+        num_bytes=weight_bytes + 4 * num_rows * (HIDDEN + INNER),
+        num_ops=2 * num_rows * HIDDEN * INNER,
+        loop=LOOPS[name],
+    )
+
+
+def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
+    num_tokens = num_reqs * query_len
+    num_pairs = num_reqs * sum(range(seq_len - query_len + 1, seq_len + 1))
+
+    def make(rng: np.random.Generator) -> Call:
+        cache = paged_cache(
+            rng, np.dtype(np.float32), [seq_len] * num_reqs, (16, N_KV_HEADS, HEAD_DIM)
+        )
+        q = rng.standard_normal((num_tokens, N_HEADS, HEAD_DIM), np.float32)
+        cu_seqlens_q = np.arange(num_reqs + 1, dtype=np.int32) * query_len
+        return lambda: ops.paged_attention(
+            q, **cache, cu_seqlens_q=cu_seqlens_q.astype(np.int32), scale=HEAD_DIM**-0.5
+        )
+
+    return BenchCase(
+        op="paged_attention",
+        case=f"{num_reqs} x {query_len} of {seq_len}",
+        make=make,
+        num_bytes=4 * HEAD_DIM * (2 * num_reqs * seq_len * N_KV_HEADS + 2 * num_tokens * N_HEADS),
+        num_ops=4 * num_pairs * N_HEADS * HEAD_DIM,
+        loop="fma_f32",
+    )
+
+
+def _row_ops(num_rows: int) -> Iterator[BenchCase]:
+    """Yield the ops on rows of activations, f32."""
+
+    def normal(rng: np.random.Generator, *shape: int) -> Array:
+        return rng.standard_normal((num_rows, *shape), np.float32)
+
+    ones = np.ones(HIDDEN, np.float32)
+
+    def norm(rng: np.random.Generator) -> Call:
+        x = normal(rng, HIDDEN)
+        return lambda: ops.rms_norm(x, ones, 1e-6)
+
+    def add_norm(rng: np.random.Generator) -> Call:
+        x, residual = normal(rng, HIDDEN), normal(rng, HIDDEN)
+        return lambda: ops.fused_add_rms_norm(x, residual, ones, 1e-6)
+
+    def swiglu(rng: np.random.Generator) -> Call:
+        x = normal(rng, 2 * INNER)
+        return lambda: ops.silu_and_mul(x)
+
+    def quantise(rng: np.random.Generator) -> Call:
+        x = normal(rng, HIDDEN)
+        return lambda: ops.quantize_q8_rows(x)
+
+    def rope(rng: np.random.Generator) -> Call:
+        q, k = normal(rng, N_HEADS, HEAD_DIM), normal(rng, N_KV_HEADS, HEAD_DIM)
+        table = ops.rope_cos_sin(1e6 ** -(np.arange(0, HEAD_DIM, 2) / HEAD_DIM), 512)
+        positions = np.arange(num_rows, dtype=np.int64)
+        return lambda: ops.rotary_embedding(q, k, positions, table)
+
+    def write_kv(rng: np.random.Generator) -> Call:
+        k, v = normal(rng, N_KV_HEADS, HEAD_DIM), normal(rng, N_KV_HEADS, HEAD_DIM)
+        k_cache = np.zeros((cdiv(num_rows, 16), 16, N_KV_HEADS, HEAD_DIM), np.float32)
+        v_cache, slots = k_cache.copy(), np.arange(num_rows, dtype=np.int64)
+        return lambda: ops.reshape_and_cache(k, v, k_cache, v_cache, slots)
+
+    heads = (N_HEADS + N_KV_HEADS) * HEAD_DIM
+    for op, make, num_floats in (
+        ("rms_norm", norm, 2 * HIDDEN),
+        ("fused_add_rms_norm", add_norm, 4 * HIDDEN),
+        ("silu_and_mul", swiglu, 3 * INNER),
+        ("quantize_q8_rows", quantise, HIDDEN + HIDDEN // 4),
+        ("rotary_embedding", rope, 2 * heads),
+        ("reshape_and_cache", write_kv, 4 * N_KV_HEADS * HEAD_DIM),
+    ):
+        yield BenchCase(op=op, case=f"M={num_rows}", make=make, num_bytes=4 * num_rows * num_floats)
+
+
+def _sampler_ops(num_rows: int) -> Iterator[BenchCase]:
+    """Yield the ops on rows of logits."""
+
+    def logits(rng: np.random.Generator) -> Array:
+        return rng.standard_normal((num_rows, VOCAB), np.float32) * np.float32(3)
+
+    def greedy(rng: np.random.Generator) -> Call:
+        x = logits(rng)
+        return lambda: ops.argmax(x)
+
+    def top(rng: np.random.Generator) -> Call:
+        x, top_k = logits(rng), np.full(num_rows, 50, np.int32)
+        top_p = np.full(num_rows, 0.9)
+        return lambda: ops.apply_top_k_top_p(x, top_k, top_p)
+
+    def draw(rng: np.random.Generator) -> Call:
+        x, seeds = logits(rng), np.arange(num_rows, dtype=np.uint64)
+        return lambda: ops.random_sample(x, seeds, np.zeros(num_rows, np.int64))
+
+    row_bytes = 4 * num_rows * VOCAB
+    for op, make, num_bytes in (
+        ("argmax", greedy, row_bytes),
+        ("apply_top_k_top_p", top, 2 * row_bytes),
+        ("random_sample", draw, row_bytes),
+    ):
+        yield BenchCase(op=op, case=f"{num_rows}x{VOCAB}", make=make, num_bytes=num_bytes)

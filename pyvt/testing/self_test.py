@@ -1,0 +1,86 @@
+"""A short test of every native kernel against the reference, for ``pyvt doctor``.
+
+The first OpCase of every op and dtype that a backend serves is run in any case, then the second of
+each and so on, until they are through or the time is up.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pyvt import backends
+from pyvt.dispatch import current_backend, get_op, use_backend
+from pyvt.dispatch.table import REFERENCE_BACKEND
+from pyvt.testing.op_cases import ALL_CASES, OpCase, run_case
+from pyvt.testing.tolerance import compare
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class SelfTest:
+    """What a self-test found.
+
+    Attributes:
+        backend: whose kernels ran.
+        num_cases: cases compared, by ``op dtype``.
+        failures: what left its tolerance, in words.
+        num_left_out: cases that the time did not reach.
+        seconds: how long it took.
+    """
+
+    backend: str
+    num_cases: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    num_left_out: int = 0
+    seconds: float = 0.0
+
+
+def self_test(backend: str, budget_s: float = 3.0, *, clock: Clock = time.perf_counter) -> SelfTest:
+    """Compare the kernels of a backend with the reference, for about ``budget_s`` seconds.
+
+    Raises ConfigError where the backend cannot be had.
+    """
+    backends.load(backend)
+    selected = current_backend()
+    found, start = SelfTest(backend=backend), clock()
+    try:
+        for rank, case, dtype in _in_turn():
+            if rank == 0 or clock() - start < budget_s:
+                _compare(found, case, dtype)
+            else:
+                found.num_left_out += 1
+    finally:
+        use_backend(selected)
+    found.seconds = clock() - start
+    return found
+
+
+def _in_turn() -> Iterator[tuple[int, OpCase, str]]:
+    """Yield (rank, case, dtype): the first case of an op and dtype has rank 0, then the second."""
+    places: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for case in ALL_CASES:
+        for dtype in case.dtypes:
+            ranked.append((places[case.op, dtype], case, dtype))
+            places[case.op, dtype] += 1
+    yield from sorted(ranked, key=lambda item: item[0])
+
+
+def _compare(found: SelfTest, case: OpCase, dtype: str) -> None:
+    """Run one case on both sides; a case that the reference serves anyway is left out."""
+    op = get_op(case.op)
+    use_backend(found.backend)
+    before = op.num_reference_calls
+    got = run_case(case, case.inputs(dtype))
+    if op.num_reference_calls > before:
+        return
+    use_backend(REFERENCE_BACKEND)
+    want = run_case(case, case.inputs(dtype))
+    kernel = f"{case.op} {dtype}"
+    found.num_cases[kernel] = found.num_cases.get(kernel, 0) + 1
+    for name, expected in want.items():
+        difference = compare(got[name], expected, case.op_class, dtype)
+        if not difference.is_within:
+            found.failures.append(f"{case.name} {dtype} {name}: {difference.reason}")

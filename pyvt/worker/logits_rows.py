@@ -1,0 +1,117 @@
+"""What a row of logits is for, and what changes it before a token is chosen.
+
+A request that decodes has one row. One that verifies k drafted tokens has k + 1: row i stands
+behind i drafts, so its penalties, bad words, ``min_tokens`` and grammar see these drafts as if they
+had been generated.
+
+Dims: n rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyvt import ops
+from pyvt.worker.input_batch import InputBatch, RequestRow
+
+Array = np.ndarray[Any, Any]
+_NO_IDS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogitsRow:
+    """One row of logits.
+
+    Attributes:
+        request: whose row it is.
+        ahead: drafted tokens before the token that is chosen here.
+    """
+
+    request: RequestRow
+    ahead: tuple[int, ...] = ()
+
+    def position(self, rows: InputBatch) -> int:
+        """Return the position in the sequence of the token that is chosen here."""
+        return int(rows.num_tokens[self.request.row]) + len(self.ahead)
+
+    def num_output(self, rows: InputBatch) -> int:
+        """Return the tokens generated before the one that is chosen here, drafts included."""
+        return self.position(rows) - self.request.num_prompt_tokens
+
+
+def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
+    """Apply what may change the most likely token; ``logits`` ``[n, V]`` stay as they are."""
+    if not any(w.request.has_processors for w in wanted):
+        return logits
+    logits = logits.copy()
+    requests = [w.request for w in wanted]
+    allowed = [_NO_IDS if r.allowed_ids is None else r.allowed_ids for r in requests]
+    if any(len(row) for row in allowed):
+        ops.apply_allowed_ids(logits, *_pairs(allowed), out=logits)
+    banned = [_banned(w, rows) for w in wanted]
+    if any(len(row) for row in banned):
+        ops.apply_banned_ids(logits, *_pairs(banned), out=logits)
+    if any(len(r.bias_ids) for r in requests):
+        values = np.concatenate([r.bias_values for r in requests])
+        ops.apply_logit_bias(logits, *_pairs([r.bias_ids for r in requests]), values, out=logits)
+    _penalise(logits, wanted, rows)
+    return logits
+
+
+def _pairs(ids: Sequence[Array]) -> tuple[Array, Array]:
+    """Return row and token of every id in a list with one array a row."""
+    sizes = [len(row) for row in ids]
+    return np.repeat(np.arange(len(ids)), sizes), np.concatenate(ids)
+
+
+def _banned(wanted: LogitsRow, rows: InputBatch) -> Array:
+    request = wanted.request
+    parts = [request.banned_ids]
+    if wanted.num_output(rows) < request.params.min_tokens:
+        parts.append(request.ending_ids)
+    if request.bad_words:
+        parts.append(_completing(wanted, rows))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _completing(wanted: LogitsRow, rows: InputBatch) -> Array:
+    """Return the ids that would complete a bad word behind what was generated."""
+    row, end = wanted.request.row, wanted.position(rows)
+    longest = max(map(len, wanted.request.bad_words)) - 1
+    start = max(wanted.request.num_prompt_tokens, end - longest)
+    known = rows.token_ids[row, start : end - len(wanted.ahead)].tolist()
+    tail = (*known, *wanted.ahead)[-longest:] if longest else ()
+    found = [
+        word[-1]
+        for word in wanted.request.bad_words
+        if len(word) == 1 or tail[-(len(word) - 1) :] == word[:-1]
+    ]
+    return np.array(found, np.int64)
+
+
+def _penalise(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> None:
+    found = [(i, w) for i, w in enumerate(wanted) if w.request.output_counts is not None]
+    if not found:
+        return
+    where = [i for i, _ in found]
+    row_ids = [w.request.row for _, w in found]
+    logits[where] = ops.apply_penalties(
+        logits[where],
+        np.stack([w.request.prompt_mask for _, w in found if w.request.prompt_mask is not None]),
+        np.stack([_counts(w) for _, w in found]),
+        rows.repetition[row_ids],
+        rows.presence[row_ids],
+        rows.frequency[row_ids],
+    )
+
+
+def _counts(wanted: LogitsRow) -> Array:
+    """Return how often each token was generated before this row, ``[V]`` i32."""
+    counts = wanted.request.output_counts
+    assert counts is not None, "only a request with penalties is counted"
+    if wanted.ahead:
+        counts = counts.copy()
+        np.add.at(counts, list(wanted.ahead), 1)
+    return counts

@@ -1,0 +1,76 @@
+"""``pyvt doctor``: what it says, and its exit code."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pyvt import backends
+from pyvt.cli import doctor
+from pyvt.testing import self_test
+from pyvt.testing.self_test import SelfTest
+from tests.cli.conftest import RunCommand
+
+
+@pytest.fixture
+def usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine where a backend ``other`` loads and ``cpu`` does not."""
+    reasons = {"cpu": "no compiler was found", "other": None}
+    monkeypatch.setattr(backends, "BACKENDS", dict.fromkeys(reasons, "no.module"))
+    monkeypatch.setattr(backends, "why_not", lambda name: reasons[name])
+    monkeypatch.setattr(doctor, "best_backend", lambda: "other")
+
+
+def _result(**found: Any) -> Any:
+    return lambda backend, seconds: SelfTest(backend=backend, num_cases={"relu f32": 2}, **found)
+
+
+@pytest.mark.usefixtures("usable")
+def test_doctor_says_why_a_backend_is_not_there(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "self_test", _result())
+
+    result = run_command("doctor")
+
+    assert result.code == 0
+    assert "not usable: no compiler was found" in result.out
+    assert "2 cases of 1 kernels" in result.out
+    assert "all equal" in result.out
+
+
+@pytest.mark.usefixtures("usable")
+def test_doctor_with_a_wrong_kernel_fails_and_names_it(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "self_test", _result(failures=["relu-one f32 out: max error 1"]))
+
+    result = run_command("doctor")
+
+    assert result.code == 1
+    assert "WRONG relu-one f32 out: max error 1" in result.out
+
+
+@pytest.mark.usefixtures("usable")
+def test_doctor_json_is_one_object(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(self_test, "self_test", _result())
+
+    facts = json.loads(run_command("doctor", "--json").out)
+
+    assert facts["default"] == "other"
+    assert facts["backends"]["cpu"]["why_not"] == "no compiler was found"
+    assert facts["self_tests"].keys() == {"other"}
+    assert facts["threads"]["affinity"] >= 1
+
+
+@pytest.mark.native
+@pytest.mark.skipif(
+    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
+)
+def test_doctor_of_this_machine_is_sound(run_command: RunCommand) -> None:
+    result = run_command("doctor", "--seconds", "0")
+
+    assert result.code == 0
+    assert "avx2" in result.out or "scalar" in result.out or "neon" in result.out

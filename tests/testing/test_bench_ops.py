@@ -1,0 +1,88 @@
+"""Timing of ops: what a case must move, shares of given limits, and the record."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyvt import backends, ops
+from pyvt.testing import bench_ops
+from pyvt.testing.bench_limits import LOOPS, Limits, measure_limits
+from pyvt.testing.bench_op_cases import BenchCase, bench_cases
+from pyvt.testing.bench_ops import HEADER, OpTiming, ops_record, time_ops
+
+CASE = BenchCase(
+    op="relu",
+    case="M=1",
+    make=lambda rng: lambda: ops.relu(np.ones(8)),
+    num_bytes=1000,
+    num_ops=4000,
+    loop="fma_f32",
+)
+
+
+def _timing(limits: Limits | None) -> OpTiming:
+    return OpTiming(
+        case=CASE, kernel="native", seconds=(1e-6, 2e-6, 9e-6), reference_s=2e-5, limits=limits
+    )
+
+
+def test_shares_are_of_the_limits() -> None:
+    timing = _timing(Limits(read=5.0, loops={"fma_f32": 4.0}))
+
+    row = dict(zip(HEADER, timing.row(), strict=True))
+
+    assert (row["µs"], row["GB/s"], row["GFLOP/s"]) == ("2.0", "0.5", "2.0")
+    assert (row["of read"], row["of peak"], row["x reference"]) == ("10%", "50%", "10.0")
+
+
+def test_without_limits_there_are_no_shares() -> None:
+    row = dict(zip(HEADER, _timing(None).row(), strict=True))
+
+    assert (row["of read"], row["of peak"]) == ("", "")
+
+
+def test_record_names_every_figure(tmp_path: Path) -> None:
+    timing = _timing(Limits(read=5.0, loops={"fma_f32": 4.0}))
+
+    record = ops_record([timing], command="c", backend="cpu", threads=2, root=tmp_path)
+
+    names = [figure.name for figure in record.figures]
+    assert names == [
+        "relu M=1",
+        "relu M=1: share of read",
+        "relu M=1: share of peak",
+        "relu M=1: ratio to the reference",
+    ]
+    assert record.kernels == {"relu M=1": "native"}
+
+
+def test_time_ops_runs_chosen_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_ops, "measure_limits", lambda repetitions: None)
+    monkeypatch.setattr(bench_ops, "_SAMPLE_S", 1e-4)
+
+    found = list(time_ops("numpy", only=["rms_norm M=1"], repeats=2))
+
+    assert [timing.case.op for timing in found] == ["rms_norm", "fused_add_rms_norm"]
+    assert [len(timing.seconds) for timing in found] == [2, 2]
+    assert [timing.kernel for timing in found] == ["numpy", "numpy"]
+
+
+def test_cases_cover_the_formats_and_have_a_cost() -> None:
+    cases = list(bench_cases())
+
+    assert len({(case.op, case.case) for case in cases}) == len(cases)
+    assert all(case.num_bytes > 0 for case in cases)
+    assert {case.loop for case in cases if case.loop} <= set(LOOPS.values())
+
+
+@pytest.mark.native
+@pytest.mark.skipif(
+    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
+)
+def test_limits_of_this_machine_are_positive() -> None:
+    limits = measure_limits(1)
+
+    assert limits is not None
+    assert limits.read > 0
+    assert np.all(np.array(list(limits.loops.values())) > 0)
