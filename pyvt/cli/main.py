@@ -48,6 +48,7 @@ class CommandRow:
 COMMANDS = {
     "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
+    "batch": CommandRow("pyvt.cli.batch", "batch", "Answer a file of requests."),
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
     "list": CommandRow("pyvt.cli.local", "list_command", "Show the models that were pulled."),
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),

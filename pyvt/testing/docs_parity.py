@@ -141,6 +141,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="`pyvt batch`: a file of requests, resumable",
+        command="pytest tests/cli/test_batch.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
