@@ -146,6 +146,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="`pyvt bench latency` and `throughput`: closed and open loops, random and shared-prefix",
+        command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
