@@ -108,7 +108,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; the console script of the package."""
+    """Run the command line and return the exit code; ``pyvt/__main__.py`` is the script."""
     try:
         result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -146,7 +146,3 @@ def _end(code: int, text: str, error: BaseException | None = None) -> int:
     notes = [f" ({note})" for note in getattr(error, "__notes__", ())]
     click.echo(f"error: {' '.join(text.split())}{''.join(notes)}", err=True)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,6 +9,9 @@ import click
 
 from pyvt.errors import RequestError
 
+# Most bytes or characters of a prompt from a pipe; the longest contexts hold a tenth of it.
+MAX_INPUT = 8 << 20
+
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -146,7 +146,7 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="`pyvt bench latency` and `throughput`: closed and open loops, random and shared-prefix",
+        name="`pyvt bench latency` and `throughput`: closed and open loops, two data sets",
         command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
         label="PASS",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pyvt.testing.record import RunRecord
+from pyvt.testing.serving_load import METRICS
 from tests.cli.conftest import RunCommand
 
 SMALL = ("--num-prompts", "4", "--input-len", "8", "--output-len", "6")
@@ -33,7 +34,7 @@ def test_bench_serving_prints_every_figure_by_its_name(
     assert result.code == 0
     assert [line.split()[0] for line in result.out.splitlines()] == [
         "figure",
-        *[f"{kind}_{m}_ms" for m in ("ttft", "tpot", "itl", "e2el") for kind in ("mean", "median", "p99")],
+        *[f"{kind}_{m}_ms" for m in METRICS for kind in ("mean", "median", "p99")],
         "request_throughput",
         "output_throughput",
         "total_token_throughput",
