@@ -163,6 +163,16 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="`pyvt batch`: a file of requests, resumable",
+        command="pytest tests/cli/test_batch.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt bench latency` and `throughput`: closed and open loops, two data sets",
+        command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
