@@ -141,6 +141,8 @@ class EngineCore:
         except BaseException:
             self.scheduler.rollback(scheduled)
             raise
+        if scheduled.draft_token_ids:
+            self.stats.record_drafts(scheduled, answer)
         times = (start, scheduled_at, executed_at, self.clock())
         self.stats.record_step(times, scheduled, outputs, self.scheduler.stats())
         if self._deadlines:
