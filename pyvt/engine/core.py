@@ -4,6 +4,7 @@ The core is synchronous and knows neither text nor tensors. Its caller owns the 
 ``add_request``, then ``step`` until nothing is unfinished.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
@@ -18,6 +19,7 @@ from pyvt.messages import (
 )
 from pyvt.scheduler import Scheduler
 
+_TRANSFER_POLL_S = 0.001
 Clock = Callable[[], float]
 
 
@@ -43,11 +45,12 @@ class EngineCore:
         self.clock = clock
         self.stats = EngineStats()
         self._fatal: BaseException | None = None
+        self._woken = threading.Event()
 
     @property
     def has_unfinished_requests(self) -> bool:
         """Whether a step would compute something."""
-        return self.scheduler.num_unfinished_requests > 0
+        return self.scheduler.num_unfinished_requests > 0 or self.scheduler.has_transfers
 
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Queue requests: all of them, or none.
@@ -80,6 +83,10 @@ class EngineCore:
         self.stats.record_finished([reason] * len(ended))
         return ended
 
+    def wake(self) -> None:
+        """End the wait of a step in which no request can run; any thread may call it."""
+        self._woken.set()
+
     def step(self) -> list[EngineCoreOutput]:
         """Run one step; return an output for each request that got tokens or ended.
 
@@ -93,7 +100,11 @@ class EngineCore:
             return []
         start = self.clock()
         scheduled = self.scheduler.schedule(start)
-        assert scheduled.total_num_scheduled_tokens > 0, "requests wait but none can run"
+        if not scheduled.num_scheduled_tokens:
+            # The worker is asked again for transfers soon, or at once when one has ended.
+            assert self.scheduler.has_transfers, "requests wait but none can run"
+            self._woken.wait(_TRANSFER_POLL_S)
+            self._woken.clear()
         scheduled_at = self.clock()
         try:
             answer = self.runner.execute_model(scheduled)
