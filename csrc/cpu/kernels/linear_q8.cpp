@@ -15,6 +15,8 @@ namespace {
 struct Q8_0 : SignedCodes<Q8_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 34, kTileBlockBytes = 544;
   static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 8, kWord, 32}};
+  // Packed tiles are as fast as a panel is with all its rows.
+  static constexpr int kMaxDirectRows = 64;
 
   struct Block {
     const uint8_t* p;
