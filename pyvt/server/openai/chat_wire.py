@@ -6,10 +6,10 @@ and tool calls; one chunk with the finish reason for each choice; usage where it
 and more arguments alone.
 """
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import Any
 
 from pyvt.outputs import CompletionOutput, PositionLogprobs
@@ -192,9 +192,9 @@ class ChatChunks:
     def _delta(self, event: Event) -> str | None:
         match event:
             case Content(text):
-                return f'{{"content":{json.dumps(text, ensure_ascii=False)}}}'
+                return f'{{"content":{encode_basestring(text)}}}'
             case Reasoning(text):
-                quoted = json.dumps(text, ensure_ascii=False)
+                quoted = encode_basestring(text)
                 if not self.shape.has_reasoning:
                     return None
                 return f'{{"reasoning_content":{quoted},"reasoning":{quoted}}}'
