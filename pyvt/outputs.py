@@ -116,6 +116,7 @@ class RequestOutput:
         metrics: its times so far.
         error: what went wrong when a finish reason is ``error``; which limit of time ended the
             request when it is ``abort``.
+        warnings: what of the request is not honoured, such as keywords of a lax schema.
     """
 
     request_id: str
@@ -126,6 +127,7 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics
     error: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def _span_ms(start_s: float | None, end_s: float | None) -> float | None:

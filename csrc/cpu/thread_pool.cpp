@@ -219,7 +219,7 @@ Region::Region() {
   if (region_depth++ > 0) return;
   State& shared = state();
   shared.region.lock();
-  const int count = num_threads();
+  const int count = cpu::num_threads();
   if (!shared.pool || shared.pool->num_asked != count) {
     shared.pool.reset();
     shared.pool = std::make_unique<Pool>(count);

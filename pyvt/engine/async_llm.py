@@ -70,7 +70,7 @@ class AsyncLLM:
         self._outboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = (
             weakref.WeakKeyDictionary()
         )
-        weakref.finalize(self, self.thread.shutdown)
+        weakref.finalize(self, self.thread.shutdown, timeout_s=0)
 
     @property
     def is_ready(self) -> bool:

@@ -27,6 +27,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -92,7 +93,12 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
-        InputProcessor(tokenizer, chat_template, limits),
+        InputProcessor(
+            tokenizer,
+            chat_template,
+            limits,
+            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+        ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
         default_params=default_params(planned.model_config.sampling_defaults),
@@ -113,6 +119,12 @@ def make_scheduler(
 ) -> Scheduler:
     """Return the scheduler of a resolved config."""
     assert config.cache.num_blocks != "auto", "the config is resolved"
+    if config.speculative.method is not None and any(group.kind == "state" for group in groups):
+        raise ConfigError(
+            f"[config] speculative.method: expected none for a model with recurrent states, which "
+            f"cannot go back over drafts that were wrong, got {config.speculative.method!r}",
+            field="speculative.method",
+        )
     manager = KVCacheManager(
         config.cache.num_blocks,
         config.cache.block_size,
