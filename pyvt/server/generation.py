@@ -60,6 +60,11 @@ class Generation:
     def __post_init__(self) -> None:
         self.answers = [Answer(self.form) for _ in range(self.params.n)]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request is not honoured."""
+        return () if self.output is None else self.output.warnings
+
     async def steps(self) -> AsyncIterator[Step]:
         """Yield what is new, until all answers have ended.
 

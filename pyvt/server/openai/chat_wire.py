@@ -78,8 +78,8 @@ class ChatShape:
             body["prompt_token_ids"] = list(generation.output.prompt_token_ids)
         if generation.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
-        if self.warnings:
-            body["warnings"] = list(self.warnings)
+        if warnings := [*self.warnings, *generation.warnings]:
+            body["warnings"] = warnings
         return body
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
