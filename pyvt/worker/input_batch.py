@@ -89,7 +89,8 @@ def _matcher(new: NewRequestData) -> Matcher | None:
     if grammar is None:
         return None
     is_closing = settings is not None and settings.close_within_budget
-    return grammar.start(new.output_token_ids, is_closing=is_closing)
+    max_tokens = new.sampling_params.max_tokens if is_closing else None
+    return grammar.start(new.output_token_ids, max_tokens=max_tokens)
 
 
 def _has_penalties(params: SamplingParams) -> bool:
