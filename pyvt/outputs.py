@@ -58,10 +58,12 @@ class RequestMetrics:
     """Times of one request on the engine's clock, in seconds; None where not reached.
 
     With ``n > 1`` tokens are those of all answers, and the first and last of them.
+    ``num_cached_tokens`` are tokens of the prompt whose KV was there already.
     """
 
     arrival_s: float
     num_prompt_tokens: int
+    num_cached_tokens: int = 0
     scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None

@@ -18,7 +18,7 @@ from pyvt.cli.session import (
     sampling_options,
 )
 from pyvt.cli.structure import structure_of, structure_options
-from pyvt.cli.terminal import say, write_text
+from pyvt.cli.terminal import MAX_INPUT, say, write_text
 from pyvt.errors import RequestError
 from pyvt.sampling_params import SamplingParams
 
@@ -122,8 +122,11 @@ def _piped() -> str:
         return ""
     if _is_silent():
         say("waiting for the rest of the prompt on stdin; '< /dev/null' says that there is none")
+    data = sys.stdin.buffer.read(MAX_INPUT + 1)
+    if len(data) > MAX_INPUT:
+        raise RequestError(f"[generate] stdin: expected at most {MAX_INPUT >> 20} MiB, got more")
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
+        return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise RequestError(f"[generate] stdin: expected UTF-8, got {error}") from error
 

@@ -20,6 +20,7 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
 
 MAX_TIMEOUT_S = 10**9
+MAX_SALT_CHARS = 256
 
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
@@ -121,12 +122,14 @@ class InputProcessor:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        tenant: str = "",
+        cache_salt: str | None = None,
     ) -> EngineCoreRequest:
         """Return a request that the core can take.
 
         ``max_tokens`` of None becomes what is left of the context; a number that does not fit is
         refused, never lowered. A request without a seed gets a random one. ``timeout_s`` counts
-        from the arrival.
+        from the arrival. KV is shared only between requests of one ``tenant`` and ``cache_salt``.
 
         Raises:
             RequestError: ``param`` names the field.
@@ -134,6 +137,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise _refused("sampling_params", "SamplingParams", params)
         _check_urgency(priority, timeout_s)
+        _check_salt(cache_salt)
         for name in _ID_FIELDS:
             self._check_ids(name, tuple(getattr(params, name) or ()))
         ids = self.tokenize(prompt)
@@ -153,6 +157,8 @@ class InputProcessor:
             arrival_s=arrival_s,
             constraints=self._constraints(params, max_tokens),
             priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
             deadline_s=None if timeout_s is None else arrival_s + timeout_s,
         )
 
@@ -231,6 +237,14 @@ def _check_urgency(priority: Any, timeout_s: Any) -> None:
     is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
     if not is_number or not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise _refused("timeout_s", f"seconds above 0 up to {MAX_TIMEOUT_S}, or none", timeout_s)
+
+
+def _check_salt(cache_salt: Any) -> None:
+    if cache_salt is None:
+        return
+    is_salt = isinstance(cache_salt, str) and 1 <= len(cache_salt) <= MAX_SALT_CHARS
+    if not is_salt or not cache_salt.isprintable():
+        raise _refused("cache_salt", f"1 to {MAX_SALT_CHARS} printable characters", cache_salt)
 
 
 def _check_messages(messages: Any) -> None:

@@ -163,6 +163,16 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="`pyvt batch`: a file of requests, resumable",
+        command="pytest tests/cli/test_batch.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt bench latency` and `throughput`: closed and open loops, two data sets",
+        command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
@@ -181,6 +191,32 @@ CAPABILITIES = (
     Capability(
         name="Native CPU backend: every kernel equals the reference on scalar and AVX2",
         command="pytest tests/backends",
+        label="PASS",
+    ),
+    Capability(
+        name="Native CPU backend: AVX-512 and NEON kernels, over SIMDe on AVX2",
+        command="make simde",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: NEON kernels compiled for AArch64, under qemu",
+        command="make cross",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: backend tests under address, undefined-behaviour and thread "
+        "sanitizers",
+        command="make asan tsan",
+        label="PASS",
+    ),
+    Capability(
+        name="C library `libpyvt_ops.so`, called from C and by ctypes",
+        command="pytest tests/backends/test_c_api.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Packages: wheel, and sdist with and without a compiler, in fresh environments",
+        command="pytest tests/test_packages.py",
         label="PASS",
     ),
     Capability(

@@ -1,10 +1,12 @@
 """Stand-ins for tests that need no model and no files: a runner, a clock, a tokenizer."""
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.tokenizer.base import RenderedPrompt
@@ -63,6 +65,7 @@ class FakeModelRunner:
         num_drafts: tokens that are drafted for each request; the last of them is always wrong,
             the first in every other step.
         before_step: called with each step before it runs; may raise.
+        connector: loads and stores its blocks.
         steps: every step that was run.
     """
 
@@ -74,6 +77,7 @@ class FakeModelRunner:
     failing: frozenset[str] = frozenset()
     num_drafts: int = 0
     before_step: Callable[[SchedulerOutput], None] | None = None
+    connector: KVConnector | None = None
     steps: list[SchedulerOutput] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -84,6 +88,8 @@ class FakeModelRunner:
         if self.before_step is not None:
             self.before_step(output)
         self.steps.append(output)
+        if self.connector is not None:
+            self.connector.start_load_kv(output.transfers)
         starts = self._update_rows(output)
         assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
@@ -111,12 +117,30 @@ class FakeModelRunner:
                     logprobs[request_id] = tuple(
                         _fake_logprobs(token_id, row.top) for token_id in sampled[request_id]
                     )
+        results = None if self.connector is None else self.connector.get_transfer_results()
         return ModelRunnerOutput(
             sampled_token_ids=sampled,
             draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
             logprobs=logprobs,
             errors=errors,
+            transfers=results,
         )
+
+    def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
+        """Return the tokens of blocks as bytes."""
+        size = self.block_size
+        slots = [
+            [self._slots.get((group, b * size + i), -1) for i in range(size)] for b in block_ids
+        ]
+        return [memoryview(struct.pack(f"<{size}q", *tokens)) for tokens in slots]
+
+    def import_(
+        self, group: int, block_ids: Sequence[int], views: Sequence[memoryview | bytes]
+    ) -> None:
+        """Fill blocks with the tokens of ``export``."""
+        for block_id, view in zip(block_ids, views, strict=True):
+            for i, token_id in enumerate(struct.unpack(f"<{self.block_size}q", view)):
+                self._slots[group, block_id * self.block_size + i] = token_id
 
     @property
     def known_request_ids(self) -> frozenset[str]:
@@ -197,7 +221,7 @@ class FakeModelRunner:
                 continue
             first = max(0, len(row.token_ids) - group.window) if group.window else 0
             for position in range(first, len(row.token_ids)):
-                token_id = self._slots[g, self._slot(row, g, position)]
+                token_id = self._slots.get((g, self._slot(row, g, position)), -1)
                 if token_id != row.token_ids[position]:
                     read[position] = -2 - token_id
         return fake_next_token(read, row.seed, self.vocab_size)

@@ -1,6 +1,7 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
@@ -25,7 +27,14 @@ Array = np.ndarray[Any, Any]
 class ModelRunner:
     """Runs a model over the rows of all requests; owns the rows and the KV cache."""
 
-    def __init__(self, model: CausalLM, kv_cache: KVCache, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_cache: KVCache,
+        config: EngineConfig,
+        *,
+        connector: KVConnector | None = None,
+    ) -> None:
         """``config`` is resolved: its ``max_model_len`` is a number."""
         if config.max_model_len == "auto":
             raise ConfigError(
@@ -34,6 +43,9 @@ class ModelRunner:
             )
         self.model = model
         self.kv_cache = kv_cache
+        self.connector = connector
+        if connector is not None:
+            connector.register_kv_caches(kv_cache)
         self.rows = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -55,6 +67,25 @@ class ModelRunner:
         """
         self.rows.update(output)
         self.kv_cache.copy_blocks(output.block_copies)
+        if self.connector is None:
+            return self._run(output)
+        self._load(self.connector, output)
+        answer = self._run(output)
+        for layer in range(len(self.kv_cache.layers)):
+            self.connector.save_kv_layer(layer)
+        self.connector.wait_for_save()
+        return replace(answer, transfers=self.connector.get_transfer_results())
+
+    def _load(self, connector: KVConnector, output: SchedulerOutput) -> None:
+        """Start the loads of a step and wait for those that it reads."""
+        if output.finished_request_ids:
+            connector.handle_preemptions(output.finished_request_ids)
+        connector.start_load_kv(output.transfers)
+        for layer in range(len(self.kv_cache.layers)):
+            connector.wait_for_layer_load(layer)
+
+    def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute the tokens of a step whose blocks are ready."""
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
         drafts = output.draft_token_ids
