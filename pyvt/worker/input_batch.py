@@ -42,6 +42,7 @@ class RequestRow:
         banned_ids: i64.
         bad_words: sequences of ids of which the last is banned behind the others.
         matcher: its state in its grammar, None without one.
+        num_drafts: most drafts to propose next, None before any were verified.
         prompt_logprobs: entries so far of a request that asked, None where none are due.
     """
 
@@ -56,6 +57,7 @@ class RequestRow:
     banned_ids: Array
     bad_words: tuple[tuple[int, ...], ...] = ()
     matcher: Matcher | None = None
+    num_drafts: int | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
