@@ -10,7 +10,7 @@ The order of ``num_scheduled_tokens`` is the order of the rows of the step.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pyvt.sampling_params import SamplingParams
 
@@ -43,11 +43,15 @@ class EngineCoreRequest:
         sampling_params: with ``max_tokens`` and ``seed`` resolved to integers.
         eos_token_ids: ids that end the text; empty under ``ignore_eos``.
         arrival_s: the engine clock at arrival.
-        priority: the lower, the sooner, where the scheduler orders by it.
+        priority: a lower number goes first under the policy ``priority``.
+        tenant: whose KV this request may share; never from the text of a request.
+        cache_salt: shares KV only with requests of the same salt; None is a salt of its own.
+        fork_of: the request whose prompt this one has too: it starts when that prompt is
+            computed, and shares its blocks. None for a request that stands alone.
+        constraints: what limits its tokens beside ``sampling_params``.
         deadline_s: the engine clock at which the request is aborted, None for never.
         parent_id: the request that this is one answer of, None for a request of one answer.
         index: which of the ``n`` answers.
-        constraints: what limits its tokens beside ``sampling_params``.
     """
 
     request_id: str
@@ -57,10 +61,13 @@ class EngineCoreRequest:
     eos_token_ids: frozenset[int]
     arrival_s: float
     priority: int = 0
+    tenant: str = ""
+    cache_salt: str | None = None
+    fork_of: str | None = None
+    constraints: Constraints = NO_CONSTRAINTS
     deadline_s: float | None = None
     parent_id: str | None = None
     index: int = 0
-    constraints: Constraints = NO_CONSTRAINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +95,27 @@ class NewRequestData:
     constraints: Constraints = NO_CONSTRAINTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedRequestData:
+class CachedRequestData(NamedTuple):
     """What is new about a request that the worker knows; it appended its own sampled tokens.
 
     Attributes:
         request_id: identity of the row.
-        new_block_ids: blocks to append to the table of each cache group.
+        new_block_ids: blocks to append to the table of each cache group; empty where no group has
+            any.
         num_computed_tokens: tokens whose KV is valid before this step.
     """
 
     request_id: str
     new_block_ids: BlockIds
     num_computed_tokens: int
+
+
+class BlockCopy(NamedTuple):
+    """A block, or the state, of a cache group that is copied before a step."""
+
+    group: int
+    src: int
+    dst: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +130,8 @@ class SchedulerOutput:
         total_num_scheduled_tokens: their sum.
         finished_request_ids: requests to forget before the step: finished, aborted or preempted.
             An id may be unknown to the worker, and may come again in ``new_requests``.
+        block_copies: copies to make before the step, one after the other.
+        transfers: what the KV connector asks of the worker, None without one.
     """
 
     new_requests: tuple[NewRequestData, ...] = ()
@@ -122,6 +139,30 @@ class SchedulerOutput:
     num_scheduled_tokens: Mapping[str, int] = field(default_factory=dict)
     total_num_scheduled_tokens: int = 0
     finished_request_ids: frozenset[str] = frozenset()
+    block_copies: tuple[BlockCopy, ...] = ()
+    transfers: object | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has nothing to do."""
+        return not self.num_scheduled_tokens and self.transfers is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferResults:
+    """What a KV connector's worker half has ended since it was last asked.
+
+    Attributes:
+        sent: requests whose blocks are stored: they may be freed.
+        received: requests whose blocks are loaded.
+        failed: requests whose load failed; they are in ``received`` too.
+        invalid_blocks: of failed loads, the blocks of each group that hold nothing.
+    """
+
+    sent: frozenset[str] = frozenset()
+    received: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()
+    invalid_blocks: tuple[frozenset[int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,16 +194,17 @@ class ModelRunnerOutput:
             each token of the prompt but the first.
         errors: requests that failed alone, such as a row of logits that is not finite, with the
             text; such a request has no sampled tokens.
+        transfers: what the KV connector has ended, None without one.
     """
 
     sampled_token_ids: Mapping[str, tuple[int, ...]]
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
+    transfers: TransferResults | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineCoreOutput:
+class EngineCoreOutput(NamedTuple):
     """What a step brought for one request.
 
     Attributes:
@@ -175,6 +217,7 @@ class EngineCoreOutput:
         error: the text of a failure when ``finish_reason`` is ``error``, and of the limit that
             ended the request when it is ``abort``.
         scheduled_s: the engine clock at the first step of the request.
+        num_cached_tokens: tokens of the prompt whose KV was there when the request started.
     """
 
     request_id: str
@@ -185,3 +228,4 @@ class EngineCoreOutput:
     stop_reason: int | None = None
     error: str | None = None
     scheduled_s: float = 0.0
+    num_cached_tokens: int = 0

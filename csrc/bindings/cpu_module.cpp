@@ -9,6 +9,7 @@
 #include "cpu/machine_limits.h"
 #include "cpu/ops.h"
 #include "cpu/thread_pool.h"
+#include "cpu/usable_cores.h"
 
 namespace py = pybind11;
 using namespace pyvt;
@@ -32,8 +33,8 @@ PYBIND11_MODULE(_native, m) {
   });
 
   py::dict ops;
-#define PYVT_BIND(op, dtypes)          \
-  bindings::bind_op(m, #op, &cpu::op); \
+#define PYVT_BIND(op, dtypes, parameters, names) \
+  bindings::bind_op(m, #op, &cpu::op);           \
   ops[#op] = dtypes;
   CPU_OPS(PYVT_BIND)
 #undef PYVT_BIND
@@ -47,6 +48,9 @@ PYBIND11_MODULE(_native, m) {
       .def(
           "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
       .def("run", &cpu::Plan::run, py::call_guard<py::gil_scoped_release>(), "Run all calls.")
+      .def("timed_run", &cpu::Plan::timed_run, py::call_guard<py::gil_scoped_release>(),
+           "Run all calls; return the nanoseconds of each.")
+      .def("ops", &cpu::Plan::ops, "Return the op of each call.")
       .def("__len__", &cpu::Plan::size);
 
   py::dict numbers;
@@ -65,7 +69,8 @@ PYBIND11_MODULE(_native, m) {
   m.def("use_isa", &cpu::use_isa, py::arg("name"), "Switch the kernel table; for tests.");
   m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
   m.def("set_num_threads", &cpu::set_num_threads, py::arg("count"), "Set the threads of a region.");
-  m.def("num_usable_cores", &cpu::num_usable_cores, "Cores by affinity and quota.");
+  m.def("num_usable_cores", &cpu::num_usable_cores, py::arg("root") = "",
+        "Cores by affinity and quota, from the files below a root.");
   m.def(
       "machine_limits",
       [](int repetitions) {

@@ -10,10 +10,10 @@ namespace pyvt::bindings {
 
 template <typename... Args>
 void bind_op(py::module_& m, const char* name, void (*op)(Args...)) {
-  m.def(name, [op](Args... args) {
+  m.def(name, [op, name](Args... args) {
     py::gil_scoped_release unlocked;
     op(args...);
-    if (cpu::Plan* plan = cpu::recording_plan()) plan->append([op, args...] { op(args...); });
+    if (cpu::Plan* plan = cpu::recording_plan()) plan->append(name, [op, args...] { op(args...); });
   });
 }
 

@@ -11,7 +11,7 @@ import click
 
 import pyvt
 from pyvt import backends
-from pyvt.engine.build import best_backend
+from pyvt.engine.memory_plan import best_backend
 from pyvt.tensor.memory import available_host_bytes
 
 SELF_TEST_S = 3.0

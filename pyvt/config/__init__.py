@@ -3,15 +3,23 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from pyvt.config.cache import Auto, CacheConfig, KVCacheSpec
+from pyvt.config.cache import (
+    Auto,
+    CacheConfig,
+    CacheGroup,
+    KVCacheSpec,
+    block_bytes,
+    blocks_of_request,
+    cache_groups,
+)
 from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
 from pyvt.config.scheduler import SchedulerConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.log import get_logger
-from pyvt.mathutil import cdiv
 
 __all__ = [
     "CacheConfig",
+    "CacheGroup",
     "Caps",
     "DeviceConfig",
     "EngineConfig",
@@ -119,7 +127,7 @@ class Caps:
         dtype: the dtype that those backends compute in unless told.
         num_cores: cores that this process may use.
         max_position_embeddings: context of the model.
-        kv_bytes_per_token: KV bytes of a token over all layers.
+        kv_specs: what each layer keeps of a token.
         bytes_per_position: bytes of tables with a row for each position of a request.
         kv_budget_bytes: memory that KV blocks may take.
     """
@@ -128,7 +136,7 @@ class Caps:
     dtype: str
     num_cores: int
     max_position_embeddings: int
-    kv_bytes_per_token: int
+    kv_specs: tuple[KVCacheSpec, ...]
     bytes_per_position: int = 0
     kv_budget_bytes: int
 
@@ -176,7 +184,7 @@ def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
 def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
     """Return (max_model_len, num_blocks): one request of full length always fits the pool."""
     block_size = config.cache.block_size
-    block_bytes = block_size * caps.kv_bytes_per_token
+    bytes_of_block = block_bytes(caps.kv_specs, block_size)
     max_model_len = config.max_model_len
     if max_model_len == "auto":
         wanted = caps.max_position_embeddings
@@ -189,22 +197,45 @@ def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
     else:
         wanted = max_model_len
     if config.cache.num_blocks == "auto":
-        full_load = config.scheduler.max_num_seqs * cdiv(wanted, block_size)
-        # A pool of this size leaves room for the tables of a request that fills it.
-        room_bytes = block_bytes + block_size * caps.bytes_per_position
-        num_blocks = min(full_load, caps.kv_budget_bytes // room_bytes)
+        full_load = config.scheduler.max_num_seqs * _blocks_for(config, caps, wanted)
+        # A pool of this size leaves room for the tables of a request that fills it, and for the
+        # block that stands for none.
+        room_bytes = bytes_of_block + block_size * caps.bytes_per_position
+        num_blocks = min(full_load, caps.kv_budget_bytes // room_bytes - 1)
+        num_blocks = max(0, num_blocks)
     else:
         num_blocks = config.cache.num_blocks
     if max_model_len == "auto":
-        wanted = min(wanted, num_blocks * block_size)
-    if wanted > num_blocks * block_size or wanted < 2:
-        least = 2 if max_model_len == "auto" else wanted
-        need = cdiv(least, block_size)
-        lacking_mib = (need - num_blocks) * block_bytes / 2**20
+        wanted = _longest(config, caps, num_blocks, wanted)
+    least = max(2, wanted)
+    need = _blocks_for(config, caps, least)
+    if need > num_blocks:
+        lacking_mib = (need - num_blocks) * bytes_of_block / 2**20
         raise ConfigError(
             f"[config] max_model_len: {least} tokens need {need} KV blocks, the pool has "
             f"{num_blocks}: {lacking_mib:.1f} MiB too little; lower max_model_len, raise "
-            "memory_fraction or num_blocks, or free memory",
+            "memory_fraction or num_blocks, or take a smaller kv_dtype or a smaller model",
             field="max_model_len",
         )
     return wanted, num_blocks
+
+
+def _blocks_for(config: EngineConfig, caps: Caps, num_tokens: int) -> int:
+    return blocks_of_request(
+        cache_groups(caps.kv_specs),
+        num_tokens,
+        config.cache.block_size,
+        config.scheduler.max_prefill_chunk,
+    )
+
+
+def _longest(config: EngineConfig, caps: Caps, num_blocks: int, most: int) -> int:
+    """Return the most tokens, up to ``most``, of a request that ``num_blocks`` hold."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _blocks_for(config, caps, middle) <= num_blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low

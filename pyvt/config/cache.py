@@ -1,13 +1,21 @@
-"""The paged KV cache: its settings, and what one layer needs of it."""
+"""The paged KV cache: its settings, what one layer needs of it, and how layers share blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pyvt.errors import ConfigError
+from pyvt.log import get_logger
+from pyvt.mathutil import cdiv
 from pyvt.tensor.dtype import DType
+
+log = get_logger(__name__)
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Auto = Literal["auto"]
+GroupKind = Literal["full", "sliding", "state"]
+MAX_GROUPS = 8
+KV_DTYPES = ("auto", "f32", "f64", "bf16", "f16", "fp8_e4m3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +35,97 @@ class KVCacheSpec:
     sliding_window: int | None = None
 
     @property
+    def layer_shape(self) -> tuple[int, int, DType]:
+        """What two layers must have in common to share the memory of a block."""
+        return self.num_kv_heads, self.head_dim, self.dtype
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes of K and V of one token."""
         return 2 * self.dtype.row_bytes(self.num_kv_heads * self.head_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheGroup:
+    """Layers that share a block table.
+
+    Attributes:
+        kind: ``full`` keeps the KV of every token, ``sliding`` that of a window, ``state`` one
+            state for each request, of a size that does not grow.
+        layers: indices of the layers.
+        window: tokens that a query of a sliding group sees, itself included; else 0.
+        snapshot_every: a state group keeps a copy of the state at multiples of this many tokens,
+            a multiple of the block size; else 0.
+    """
+
+    kind: GroupKind
+    layers: tuple[int, ...] = ()
+    window: int = 0
+    snapshot_every: int = 0
+
+    def max_blocks(self, num_tokens: int, block_size: int, max_step_tokens: int) -> int:
+        """Return the most blocks that a request of ``num_tokens`` holds at any time.
+
+        Args:
+            num_tokens: tokens whose KV is written.
+            block_size: tokens of a block.
+            max_step_tokens: most tokens that a step computes for one request.
+
+        Returns:
+            0 for a state group, whose slots are counted apart.
+        """
+        if self.kind == "state":
+            return 0
+        num_blocks = cdiv(num_tokens, block_size)
+        if self.kind == "full":
+            return num_blocks
+        # The window before the first token of a step and the step's tokens, however they lie.
+        return min(num_blocks, cdiv(self.window - 1 + max_step_tokens, block_size) + 1)
+
+
+FULL_GROUP = CacheGroup(kind="full")
+
+
+def cache_groups(specs: Sequence["KVCacheSpec"]) -> tuple[CacheGroup, ...]:
+    """Return the groups of a model's layers; a block is one id for the layers of one group.
+
+    Groups have the same number of layers, so that a block takes the same memory in each and all
+    groups draw from one pool: that of the rarest kind. Where this would make more than
+    ``MAX_GROUPS`` groups, layers with a window keep every token as the others do.
+    """
+    by_window: dict[int | None, list[int]] = {}
+    for layer, spec in enumerate(specs):
+        by_window.setdefault(spec.sliding_window, []).append(layer)
+    size = min(map(len, by_window.values()), default=1)
+    num_groups = sum(cdiv(len(layers), size) for layers in by_window.values())
+    if num_groups > MAX_GROUPS or len({spec.layer_shape for spec in specs}) > 1:
+        if len(by_window) > 1:
+            log.info("kv cache: layers with a window keep every token, to share one block table")
+        return (CacheGroup(kind="full", layers=tuple(range(len(specs)))),)
+    return tuple(
+        CacheGroup(
+            kind="full" if window is None else "sliding",
+            layers=tuple(layers[start : start + size]),
+            window=window or 0,
+        )
+        for window, layers in sorted(by_window.items(), key=lambda item: item[0] is not None)
+        for start in range(0, len(layers), size)
+    )
+
+
+def block_bytes(specs: Sequence["KVCacheSpec"], block_size: int) -> int:
+    """Return the bytes of one block of the pool: the layers of the largest group."""
+    groups = cache_groups(specs)
+    return block_size * max(
+        (sum(specs[layer].bytes_per_token for layer in group.layers) for group in groups), default=0
+    )
+
+
+def blocks_of_request(
+    groups: Sequence[CacheGroup], num_tokens: int, block_size: int, max_step_tokens: int
+) -> int:
+    """Return the most blocks that a request of ``num_tokens`` holds, over all groups."""
+    return sum(group.max_blocks(num_tokens, block_size, max_step_tokens) for group in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +142,21 @@ class CacheConfig:
         default=0.6,
         metadata={"help": "share of the memory left after the weights that KV blocks may take"},
     )
+    kv_dtype: str = field(
+        default="auto",
+        metadata={
+            "help": "dtype of keys and values; auto: that of activations",
+            "choices": KV_DTYPES,
+        },
+    )
+    enable_prefix_caching: bool = field(
+        default=True,
+        metadata={"help": "reuse the KV of a prompt's start that was computed before"},
+    )
+    watermark: float = field(
+        default=0.01,
+        metadata={"help": "share of the blocks that stay free when a request starts beside others"},
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.block_size, bool) or self.block_size not in BLOCK_SIZES:
@@ -60,18 +171,36 @@ class CacheConfig:
                 f"got {self.num_blocks!r}",
                 field="cache.num_blocks",
             )
-        is_number = isinstance(self.memory_fraction, (int, float))
-        if (
-            not is_number
-            or isinstance(self.memory_fraction, bool)
-            or not (0 < self.memory_fraction <= 1)
-        ):
+        if not _is_share(self.memory_fraction) or self.memory_fraction == 0:
             raise ConfigError(
                 "[config] cache.memory_fraction: expected a number above 0 up to 1, "
                 f"got {self.memory_fraction!r}",
                 field="cache.memory_fraction",
             )
+        if not _is_share(self.watermark) or self.watermark == 1:
+            raise ConfigError(
+                "[config] cache.watermark: expected a number from 0 to below 1, "
+                f"got {self.watermark!r}",
+                field="cache.watermark",
+            )
+        if self.kv_dtype not in KV_DTYPES:
+            raise ConfigError(
+                f"[config] cache.kv_dtype: expected one of {', '.join(KV_DTYPES)}, "
+                f"got {self.kv_dtype!r}",
+                field="cache.kv_dtype",
+            )
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigError(
+                "[config] cache.enable_prefix_caching: expected true or false, "
+                f"got {self.enable_prefix_caching!r}",
+                field="cache.enable_prefix_caching",
+            )
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_share(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= float(value) <= 1  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from pyvt.errors import ConfigError
 
+POLICIES = ("fcfs", "priority")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -16,6 +18,14 @@ class SchedulerConfig:
     max_prefill_chunk: int = field(
         default=512, metadata={"help": "most prompt tokens of one request in a step"}
     )
+    policy: str = field(
+        default="fcfs",
+        metadata={
+            "help": "who goes first: who came first, or the lowest priority number and then who "
+            "came first",
+            "choices": POLICIES,
+        },
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "max_prefill_chunk"):
@@ -25,6 +35,12 @@ class SchedulerConfig:
                     f"[config] scheduler.{name}: expected an integer of at least 1, got {value!r}",
                     field=f"scheduler.{name}",
                 )
+        if self.policy not in POLICIES:
+            raise ConfigError(
+                f"[config] scheduler.policy: expected one of {', '.join(POLICIES)}, "
+                f"got {self.policy!r}",
+                field="scheduler.policy",
+            )
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ConfigError(
                 "[config] scheduler.max_num_seqs: expected at most max_num_batched_tokens="

@@ -144,9 +144,9 @@ class InputProcessor:
             sampling_params=replace(params, max_tokens=max_tokens, seed=seed),
             eos_token_ids=frozenset() if params.ignore_eos else self.limits.eos_token_ids,
             arrival_s=arrival_s,
+            constraints=self._constraints(params),
             priority=priority,
             deadline_s=None if timeout_s is None else arrival_s + timeout_s,
-            constraints=self._constraints(params),
         )
 
     def _constraints(self, params: SamplingParams) -> Constraints:

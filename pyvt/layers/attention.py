@@ -55,12 +55,13 @@ class Attention(Module):
             q, k = self.q_norm(q), self.k_norm(k)
         self.rotary(q, k, batch.positions)
         k_cache, v_cache = batch.kv_caches[self.layer_idx]
-        ops.reshape_and_cache(k, v, k_cache, v_cache, batch.slot_mapping)
+        group = batch.layer_groups[self.layer_idx]
+        ops.reshape_and_cache(k, v, k_cache, v_cache, batch.slot_mapping[group])
         o = ops.paged_attention(
             q,
             k_cache,
             v_cache,
-            batch.block_tables,
+            batch.block_tables[group],
             batch.seq_lens,
             batch.cu_seqlens_q,
             self.scale,

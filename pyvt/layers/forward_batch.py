@@ -1,6 +1,6 @@
 """ForwardBatch: everything that a layer may ask about one step.
 
-Dims: T tokens of all requests, R requests, Nk KV heads, D head size.
+Dims: T tokens of all requests, R requests, G cache groups, Nk KV heads, D head size.
 """
 
 from dataclasses import dataclass
@@ -25,12 +25,15 @@ class ForwardBatch:
         max_seqlen_q: the most tokens of a request in this step.
         max_seq_len: the longest sequence after this step.
         positions: ``[T]`` i64, place of each token in its sequence.
-        slot_mapping: ``[T]`` i64, KV slot that each token's K and V go to; −1 for none.
-        block_tables: ``[R, max_blocks]`` i32, KV blocks of each request.
+        slot_mapping: ``[G, T]`` i64, KV slot that each token's K and V go to; −1 for none.
+        block_tables: ``[G, R, max_blocks]`` i32, KV blocks of each request. Entries before a
+            group's window may hold anything.
         seq_lens: ``[R]`` i32, tokens of each request after this step.
         cu_seqlens_q: ``[R+1]`` i32, prefix sums of the tokens of each request.
         logits_indices: ``[num_logits]`` i32, the tokens whose logits are needed.
-        kv_caches: for each layer K and V ``[num_blocks, block_size, Nk, D]``.
+        kv_caches: for each layer K and V ``[num_blocks + 1, block_size, Nk, D]``; layers of
+            different groups may share them, since a block belongs to one group at a time.
+        layer_groups: for each layer its cache group.
     """
 
     num_tokens: int
@@ -44,3 +47,4 @@ class ForwardBatch:
     cu_seqlens_q: Array
     logits_indices: Array
     kv_caches: tuple[LayerCache, ...]
+    layer_groups: tuple[int, ...]

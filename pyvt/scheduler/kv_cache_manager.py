@@ -1,72 +1,453 @@
 """KVCacheManager: the block tables of each request, one for each cache group.
 
-A cache group is a set of layers that share block ids. Groups draw from one pool. A model whose
-layers all keep every token has one group.
+Groups that keep KV of tokens draw from one pool; a state group has a pool of slots of its own, one
+slot for each running request and one for each snapshot. Groups are made to agree here: a request
+gets blocks of all groups or of none, and a prefix hit is a start that every group can serve.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyvt.config.cache import FULL_GROUP, CacheGroup, blocks_of_request
 from pyvt.mathutil import cdiv
-from pyvt.messages import BlockIds
-from pyvt.scheduler.block_pool import BlockPool
+from pyvt.messages import BlockCopy, BlockIds
+from pyvt.scheduler.block_pool import NULL_BLOCK, BlockPool
+from pyvt.scheduler.prefix_lookup import PrefixLookup
+
+
+@dataclass(slots=True, eq=False)
+class RequestBlocks:
+    """What one request holds.
+
+    Attributes:
+        tables: for each group the blocks of its tokens in order; a state group's is one slot.
+        num_published: blocks at the start of the request that were published.
+        num_dropped: for each group the blocks at its start that left the window.
+        is_shared: whether its last, partial block may have another owner.
+    """
+
+    tables: tuple[list[int], ...]
+    num_published: int = 0
+    num_dropped: list[int] = field(default_factory=list)
+    is_shared: bool = False
+
+
+@dataclass(slots=True)
+class PrefixCacheStats:
+    """Sums since the last reset, in tokens where not said otherwise.
+
+    Attributes:
+        num_queries: requests that looked for a prefix.
+        num_query_tokens: tokens of their prompts.
+        num_hit_tokens: tokens of them that were found.
+        num_resets: how often the cache was emptied.
+    """
+
+    num_queries: int = 0
+    num_query_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_resets: int = 0
 
 
 class KVCacheManager:
-    """Gives requests the blocks that their tokens need and takes them back."""
+    """Gives requests the blocks that their tokens need and takes them back.
 
-    __slots__ = ("_tables", "block_size", "num_groups", "pool")
+    Attributes:
+        pool: blocks of the groups that keep KV of tokens.
+        states: slots of the state groups, None where there are none.
+        copies: copies that the worker must make before the next step, in order.
+    """
 
-    def __init__(self, num_blocks: int, block_size: int, *, num_groups: int = 1) -> None:
-        self.pool = BlockPool(num_blocks)
+    __slots__ = (
+        "_is_simple",
+        "_token_groups",
+        "_unconfirmed",
+        "block_size",
+        "copies",
+        "groups",
+        "holders",
+        "lookup",
+        "max_step_tokens",
+        "pool",
+        "prefix_stats",
+        "states",
+    )
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        groups: Sequence[CacheGroup] = (FULL_GROUP,),
+        num_state_slots: int = 0,
+        max_step_tokens: int = 1 << 30,
+    ) -> None:
+        """``max_step_tokens`` is the most that a step computes for one request."""
+        self.groups = tuple(groups)
         self.block_size = block_size
-        self.num_groups = num_groups
-        self._tables: dict[str, tuple[list[int], ...]] = {}
+        self.max_step_tokens = max_step_tokens
+        self.pool = BlockPool(num_blocks, num_groups=len(self.groups))
+        has_states = any(group.kind == "state" for group in self.groups)
+        self.states = (
+            BlockPool(num_state_slots, num_groups=len(self.groups)) if has_states else None
+        )
+        self.lookup = PrefixLookup(self.groups, block_size, self.pool, self.states)
+        self.prefix_stats = PrefixCacheStats()
+        self.copies: list[BlockCopy] = []
+        self.holders: dict[str, RequestBlocks] = {}
+        self._unconfirmed: list[int] = []
+        self._token_groups = tuple(
+            g for g, group in enumerate(self.groups) if group.kind != "state"
+        )
+        self._is_simple = all(group.kind == "full" for group in self.groups)
+
+    @property
+    def num_groups(self) -> int:
+        """Cache groups of the model."""
+        return len(self.groups)
 
     @property
     def usage(self) -> float:
         """Share of the blocks that are held, 0 to 1."""
         return 1.0 - self.pool.num_free_blocks / self.pool.num_blocks
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Return the blocks that a request of that many tokens holds, over all groups."""
-        return cdiv(num_tokens, self.block_size) * self.num_groups
+    @property
+    def snapshot_every(self) -> int:
+        """Tokens between two snapshots of a state, 0 without state groups."""
+        return max((group.snapshot_every for group in self.groups), default=0)
 
-    def allocate(self, request_id: str, num_tokens: int) -> BlockIds | None:
-        """Make the request's tables cover ``num_tokens``; return the new ids of each group.
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return the most blocks that a request of that many tokens holds, over all groups."""
+        return blocks_of_request(self.groups, num_tokens, self.block_size, self.max_step_tokens)
+
+    def find_prefix(self, hashes: Sequence[bytes], max_tokens: int) -> int:
+        """Return the longest start, at most ``max_tokens``, that every group has."""
+        return self.lookup.longest(hashes, max_tokens // self.block_size) * self.block_size
+
+    def num_missing_blocks(self, hashes: Sequence[bytes], num_hit: int, num_tokens: int) -> int:
+        """Return the blocks that a start with this hit takes from the free ones.
+
+        Blocks of the hit that nobody holds count: they are free until they are held.
+        """
+        num_kept = sum(
+            self.pool.ref_count(block_id) == 0
+            for g in self._token_groups
+            for block_id in self.lookup.blocks(g, hashes, num_hit // self.block_size)
+            if block_id != NULL_BLOCK
+        )
+        need = self.num_blocks_for(num_tokens)
+        return max(0, need - self._num_hit_blocks(num_hit, num_tokens)) + num_kept
+
+    def start(
+        self, request_id: str, hashes: Sequence[bytes], num_hit: int, num_tokens: int
+    ) -> RequestBlocks | None:
+        """Give a request its first blocks: those of the hit, and new ones for full groups.
+
+        A full group gets blocks for all of ``num_tokens`` at once, so that a prefill never stops
+        half-way for want of them; other groups grow as steps are granted.
 
         Returns:
-            Empty tuples where the tables cover it already; None where blocks are too few, and
-            then nothing has changed.
+            None where blocks or slots are too few; then nothing has changed.
         """
-        tables = self._tables.get(request_id) or tuple([] for _ in range(self.num_groups))
-        num_new = max(0, cdiv(num_tokens, self.block_size) - len(tables[0]))
-        taken = self.pool.allocate(num_new * self.num_groups)
-        if taken is None:
+        if self.states is not None and not self._has_slots():
             return None
-        new_ids = tuple(taken[i * num_new : (i + 1) * num_new] for i in range(self.num_groups))
-        for table, ids in zip(tables, new_ids, strict=True):
-            table.extend(ids)
-        self._tables[request_id] = tables
-        return new_ids
+        blocks = RequestBlocks(
+            tables=tuple([] for _ in self.groups), num_dropped=[0] * self.num_groups
+        )
+        num_hit_blocks = num_hit // self.block_size
+        for g in self._token_groups:
+            found = self.lookup.blocks(g, hashes, num_hit_blocks)
+            self.pool.retain(found)
+            blocks.tables[g].extend(found)
+        blocks.num_published = num_hit_blocks
+        if self._extend(blocks, num_tokens, full_only=True) is None:
+            for table in blocks.tables:
+                self.pool.release(reversed(table))
+            return None
+        self._start_states(blocks, hashes, num_hit)
+        self.holders[request_id] = blocks
+        return blocks
 
-    def block_ids(self, request_id: str) -> BlockIds:
-        """Return the tables of a request that holds blocks."""
-        return tuple(tuple(table) for table in self._tables[request_id])
+    def fork(self, parent: RequestBlocks, request_id: str, num_tokens: int) -> RequestBlocks:
+        """Share the blocks of a request's first ``num_tokens`` tokens with another request.
+
+        The last, partial block is shared too; the new request gets a copy when it first writes
+        into it, which is when it first grows. Only for models without state groups.
+        """
+        assert self.states is None, "a state cannot be shared"
+        num_shared = cdiv(num_tokens, self.block_size)
+        blocks = RequestBlocks(
+            tables=tuple(table[:num_shared] for table in parent.tables),
+            num_published=min(parent.num_published, num_tokens // self.block_size),
+            num_dropped=[min(count, num_shared) for count in parent.num_dropped],
+            is_shared=num_tokens % self.block_size > 0,
+        )
+        for table in blocks.tables:
+            self.pool.retain(table)
+        self.holders[request_id] = blocks
+        return blocks
+
+    def grow(self, blocks: RequestBlocks, num_computed: int, num_tokens: int) -> BlockIds | None:
+        """Make the tables cover ``num_tokens``, for a step that starts at ``num_computed``.
+
+        Blocks that left a window are given back first; a block that is written and has another
+        owner is replaced by a copy.
+
+        Returns:
+            The new ids of each group; an empty tuple where the tables cover it already. None where
+            blocks are too few, and then no table has grown.
+        """
+        if self._is_simple and not blocks.is_shared:
+            if len(blocks.tables[0]) * self.block_size >= num_tokens:
+                return ()
+            return self._extend(blocks, num_tokens)
+        self._drop_passed(blocks, num_computed)
+        if blocks.is_shared and not self._copy_shared(blocks, num_computed):
+            return None
+        return self._extend(blocks, num_tokens)
+
+    def holds(self, blocks: RequestBlocks, num_tokens: int) -> bool:
+        """Return whether a step could start after the first ``num_tokens`` tokens of a request."""
+        if self.states is not None:
+            return False
+        for group, num_dropped in zip(self.groups, blocks.num_dropped, strict=True):
+            first = max(0, num_tokens - group.window + 1) // self.block_size
+            if group.kind == "sliding" and first < num_dropped:
+                return False
+        return True
+
+    def publish(self, blocks: RequestBlocks, hashes: Sequence[bytes], num_computed: int) -> None:
+        """Make the full blocks findable whose KV is computed; nothing happens twice."""
+        num_full = min(num_computed // self.block_size, len(hashes))
+        for index in range(blocks.num_published, num_full):
+            for g in self._token_groups:
+                block_id = blocks.tables[g][index]
+                if block_id != NULL_BLOCK:
+                    self.pool.publish(g, hashes[index], block_id)
+        blocks.num_published = max(blocks.num_published, num_full)
+        every = self.snapshot_every
+        if self.states is not None and every and num_computed % every == 0 and num_computed:
+            index = num_computed // self.block_size - 1
+            if index < len(hashes):
+                self._snapshot(blocks, hashes[index])
+
+    def rollback(self, blocks: RequestBlocks, hashes: Sequence[bytes], num_tokens: int) -> int:
+        """Go back to at most ``num_tokens`` computed tokens; return how many stay valid.
+
+        That is ``num_tokens`` where the groups have kept what a step after it reads. Otherwise it
+        is the longest start that every group can be found at, and the tables are made anew for it.
+        """
+        if self.holds(blocks, num_tokens):
+            num_kept = cdiv(num_tokens, self.block_size)
+            for table in blocks.tables:
+                self.pool.release(reversed(table[num_kept:]))
+                del table[num_kept:]
+            blocks.num_published = min(blocks.num_published, num_tokens // self.block_size)
+            blocks.is_shared = num_tokens % self.block_size > 0
+            return num_tokens
+        num_valid = self.find_prefix(hashes, num_tokens)
+        kept = [
+            self.lookup.blocks(g, hashes, num_valid // self.block_size) for g in self._token_groups
+        ]
+        for g, found in zip(self._token_groups, kept, strict=True):
+            self.pool.retain(found)
+            self.pool.release(reversed(blocks.tables[g]))
+            blocks.tables[g][:] = found
+            blocks.num_dropped[g] = found.count(NULL_BLOCK)
+        blocks.num_published = num_valid // self.block_size
+        self._restore_states(blocks, hashes, num_valid)
+        return num_valid
 
     def free(self, request_id: str) -> None:
-        """Give back the blocks of a request; nothing happens where it holds none."""
-        for table in self._tables.pop(request_id, ()):
-            self.pool.release(reversed(table))
+        """Give back the blocks of a request; nothing happens where it holds none.
+
+        The ends of tables are released first, so that they are evicted before the starts.
+        """
+        blocks = self.holders.pop(request_id, None)
+        if blocks is None:
+            return
+        for g, table in enumerate(blocks.tables):
+            self._pool_of(g).release(reversed(table))
+
+    def reset_prefix_cache(self) -> int:
+        """Make no block findable any more; return how many were."""
+        self.prefix_stats = PrefixCacheStats(num_resets=self.prefix_stats.num_resets + 1)
+        num_states = 0 if self.states is None else self.states.reset()
+        return self.pool.reset() + num_states
+
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """Return the copies to make before the next step, once."""
+        if not self.copies:
+            return ()
+        copies = tuple(self.copies)
+        self.copies.clear()
+        return copies
+
+    def confirm_copies(self) -> None:
+        """Note that the worker has made the copies that were taken."""
+        self._unconfirmed.clear()
+
+    def drop_unconfirmed(self) -> None:
+        """Forget snapshots whose copy may not have been made; no copy is pending after it."""
+        self.copies.clear()
+        if self.states is not None:
+            self.states.forget(self._unconfirmed)
+        self._unconfirmed.clear()
 
     def check_integrity(self) -> None:
         """Assert that counts equal the uses in all tables and that no table holds an id twice."""
         self.pool.check_integrity()
-        uses = [0] * self.pool.num_blocks
-        for request_id, tables in self._tables.items():
-            lengths = {len(table) for table in tables}
-            assert len(lengths) == 1, f"{request_id}: groups have tables of lengths {lengths}"
-            ids = [block_id for table in tables for block_id in table]
+        if self.states is not None:
+            self.states.check_integrity()
+        uses = [0] * (self.pool.num_blocks + 1)
+        for request_id, blocks in self.holders.items():
+            ids = [b for g in self._token_groups for b in blocks.tables[g] if b != NULL_BLOCK]
             assert len(set(ids)) == len(ids), f"{request_id}: a block is twice in its tables"
             for block_id in ids:
                 uses[block_id] += 1
-        for block_id, count in enumerate(uses):
-            held = self.pool.ref_count(block_id)
-            assert held == count, f"block {block_id}: {held} references, {count} uses"
+        for block_id in range(1, len(uses)):
+            held = self.pool.ref_count(block_id) - self.pool.pin_count(block_id)
+            assert held == uses[block_id], (
+                f"block {block_id}: {held} references, {uses[block_id]} uses"
+            )
+        self._check_states()
+
+    def _check_states(self) -> None:
+        if self.states is None:
+            return
+        slots = [
+            blocks.tables[g][0]
+            for blocks in self.holders.values()
+            for g, group in enumerate(self.groups)
+            if group.kind == "state"
+        ]
+        assert len(set(slots)) == len(slots), "two requests have one state"
+        num_held = self.states.num_blocks - self.states.num_free_blocks
+        assert num_held == len(slots), f"{num_held} states are held, {len(slots)} are used"
+
+    def _pool_of(self, group: int) -> BlockPool:
+        if self.groups[group].kind != "state":
+            return self.pool
+        assert self.states is not None, "a state group has slots"
+        return self.states
+
+    def _extend(
+        self, blocks: RequestBlocks, num_tokens: int, *, full_only: bool = False
+    ) -> BlockIds | None:
+        """Append new blocks to the tables; all groups get theirs, or none."""
+        wanted = cdiv(num_tokens, self.block_size)
+        missing = [
+            0
+            if group.kind == "state" or (full_only and group.kind != "full")
+            else max(0, wanted - len(table))
+            for group, table in zip(self.groups, blocks.tables, strict=True)
+        ]
+        if not any(missing):
+            return ()
+        taken = self.pool.allocate(sum(missing))
+        if taken is None:
+            return None
+        new_ids = []
+        at = 0
+        for table, count in zip(blocks.tables, missing, strict=True):
+            ids = taken[at : at + count]
+            at += count
+            table.extend(ids)
+            new_ids.append(tuple(ids))
+        return tuple(new_ids)
+
+    def _drop_passed(self, blocks: RequestBlocks, num_computed: int) -> None:
+        """Give back the blocks that no later token of a sliding group sees."""
+        for g, group in enumerate(self.groups):
+            if group.kind != "sliding":
+                continue
+            table, first = blocks.tables[g], blocks.num_dropped[g]
+            last = min(max(0, num_computed - group.window + 1) // self.block_size, len(table))
+            if last > first:
+                self.pool.release(reversed(table[first:last]))
+                table[first:last] = [NULL_BLOCK] * (last - first)
+                blocks.num_dropped[g] = last
+
+    def _copy_shared(self, blocks: RequestBlocks, num_computed: int) -> bool:
+        """Replace the block that is written next by a copy where it has another owner."""
+        index = num_computed // self.block_size
+        shared = [
+            g
+            for g in self._token_groups
+            if index < len(blocks.tables[g])
+            and blocks.tables[g][index] != NULL_BLOCK
+            and self.pool.ref_count(blocks.tables[g][index]) > 1
+        ]
+        taken = self.pool.allocate(len(shared))
+        if taken is None:
+            return False
+        for g, new in zip(shared, taken, strict=True):
+            old = blocks.tables[g][index]
+            blocks.tables[g][index] = new
+            self.copies.append(BlockCopy(g, old, new))
+            self.pool.release((old,))
+        blocks.is_shared = False
+        return True
+
+    def _num_hit_blocks(self, num_hit: int, num_tokens: int) -> int:
+        """Return how many of the most blocks of a request its hit gives."""
+        given = 0
+        for g in self._token_groups:
+            most = self.groups[g].max_blocks(num_tokens, self.block_size, self.max_step_tokens)
+            have = self.groups[g].max_blocks(num_hit, self.block_size, 1)
+            given += min(most, have)
+        return given
+
+    def _has_slots(self) -> bool:
+        assert self.states is not None, "asked only with state groups"
+        num_needed = sum(group.kind == "state" for group in self.groups)
+        return self.states.num_free_blocks >= num_needed
+
+    def _start_states(self, blocks: RequestBlocks, hashes: Sequence[bytes], num_hit: int) -> None:
+        for g, group in enumerate(self.groups):
+            if group.kind == "state":
+                assert self.states is not None, "a state group has slots"
+                source = self._snapshot_at(g, hashes, num_hit)
+                # A snapshot that is restored from must not be the slot that is taken.
+                self.states.retain((source,))
+                taken = self.states.allocate(1)
+                self.states.release((source,))
+                if taken is None:
+                    # The snapshot is the last slot: the request takes it over.
+                    self.states.forget((source,))
+                    taken = self.states.allocate(1)
+                assert taken is not None, "slots were counted before"
+                blocks.tables[g].extend(taken)
+                if taken[0] != source:
+                    self.copies.append(BlockCopy(g, source, taken[0]))
+
+    def _restore_states(
+        self, blocks: RequestBlocks, hashes: Sequence[bytes], num_valid: int
+    ) -> None:
+        for g, group in enumerate(self.groups):
+            if group.kind == "state":
+                source = self._snapshot_at(g, hashes, num_valid)
+                self.copies.append(BlockCopy(g, source, blocks.tables[g][0]))
+
+    def _snapshot_at(self, group: int, hashes: Sequence[bytes], num_tokens: int) -> int:
+        """Return the slot of the snapshot at a boundary; the null slot is the fresh state."""
+        if num_tokens == 0:
+            return NULL_BLOCK
+        assert self.states is not None, "a state group has slots"
+        found = self.states.find(group, hashes[num_tokens // self.block_size - 1])
+        assert found is not None, "a hit has a snapshot at its end"
+        return found
+
+    def _snapshot(self, blocks: RequestBlocks, block_hash: bytes) -> None:
+        """Keep a copy of each state, where a slot is free or an older snapshot can go."""
+        assert self.states is not None, "a state group has slots"
+        for g, group in enumerate(self.groups):
+            if group.kind != "state" or self.states.find(g, block_hash) is not None:
+                continue
+            taken = self.states.allocate(1)
+            if taken is None:
+                return
+            self.states.publish(g, block_hash, taken[0])
+            self.copies.append(BlockCopy(g, blocks.tables[g][0], taken[0]))
+            self._unconfirmed += taken
+            self.states.release(taken)

@@ -5,9 +5,10 @@ computes some of them. Decoding requests are served first, a token each, so a lo
 stops them; then prompts that are being prefilled, a chunk each; then waiting requests, in order.
 
 A request is admitted with blocks for all of its known tokens at once, so a prefill never loses its
-place. Decoding takes blocks as it grows; when none is free the youngest running request is
-preempted: its blocks are freed and it is computed again later. The oldest running request is
-never preempted for another and always fits, so every request ends.
+place. Decoding takes blocks as it grows; when none is free the last running request in order is
+preempted: its blocks are released and it is computed again later, from what the prefix cache still
+has. The first running request is never preempted for another and always fits, so every request
+ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
 from collections.abc import Iterable
@@ -16,27 +17,43 @@ from dataclasses import dataclass
 from pyvt.config import SchedulerConfig
 from pyvt.errors import RequestError
 from pyvt.messages import (
-    CachedRequestData,
     EngineCoreOutput,
     EngineCoreRequest,
     FinishReason,
     ModelRunnerOutput,
-    NewRequestData,
     SchedulerOutput,
 )
+from pyvt.scheduler.admission import Admission, Verdict
+from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
-from pyvt.scheduler.request_queue import FCFSQueue
+from pyvt.scheduler.request_queue import RequestQueue
+from pyvt.scheduler.step import StepPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """The queues at one moment, and preemptions since the start."""
+    """The queues and the cache at one moment; preemptions and the prefix cache since the start.
+
+    Attributes:
+        num_running: requests that hold blocks.
+        num_waiting: requests that do not.
+        num_preemptions: how often a request lost its blocks.
+        kv_cache_usage: share of the blocks that are held, 0 to 1.
+        prefix_queries: tokens of prompts that were looked for since the cache was last reset.
+        prefix_hits: tokens of them that were found.
+        num_kept_blocks: blocks that nobody holds and that may be found again.
+        num_evictions: kept blocks that were taken for other tokens.
+    """
 
     num_running: int
     num_waiting: int
     num_preemptions: int
     kv_cache_usage: float
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_kept_blocks: int = 0
+    num_evictions: int = 0
 
 
 class Scheduler:
@@ -46,14 +63,33 @@ class Scheduler:
     not answer. Requests may be added and aborted between steps.
     """
 
-    def __init__(self, config: SchedulerConfig, kv_cache_manager: KVCacheManager) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv_cache_manager: KVCacheManager,
+        *,
+        hasher: BlockHasher | None = None,
+        watermark: float = 0.0,
+    ) -> None:
+        """Make a scheduler without requests.
+
+        Args:
+            config: its settings.
+            kv_cache_manager: who has the blocks.
+            hasher: names blocks for the prefix cache; None turns the cache off.
+            watermark: share of the blocks that stay free when a request starts beside others.
+        """
         self.config = config
         self.kv_cache_manager = kv_cache_manager
+        self.hasher = hasher
+        self._is_by_priority = config.policy == "priority"
+        self._admission = Admission(kv_cache_manager, hasher, watermark)
         self._requests: dict[str, Request] = {}
-        self._waiting = FCFSQueue()
-        self._running: list[Request] = []
+        self._waiting = RequestQueue()
+        self._running = RequestQueue()
         self._forgotten: set[str] = set()
         self._num_preemptions = 0
+        self._num_arrivals = 0
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -66,13 +102,22 @@ class Scheduler:
         return tuple(self._requests)
 
     def stats(self) -> SchedulerStats:
-        """Return the state of the queues."""
+        """Return the state of the queues and of the prefix cache."""
+        manager = self.kv_cache_manager
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             num_preemptions=self._num_preemptions,
-            kv_cache_usage=self.kv_cache_manager.usage,
+            kv_cache_usage=manager.usage,
+            prefix_queries=manager.prefix_stats.num_query_tokens,
+            prefix_hits=manager.prefix_stats.num_hit_tokens,
+            num_kept_blocks=manager.pool.num_kept_blocks,
+            num_evictions=manager.pool.num_evictions,
         )
+
+    def reset_prefix_cache(self) -> int:
+        """Make all KV unfindable that is not in use; return how many blocks could be found."""
+        return self.kv_cache_manager.reset_prefix_cache()
 
     def check_admissible(self, core: EngineCoreRequest) -> None:
         """Check that a request can be served at all. Changes nothing.
@@ -101,20 +146,20 @@ class Scheduler:
     def add_request(self, core: EngineCoreRequest) -> None:
         """Queue a request. Raises RequestError as ``check_admissible`` does."""
         self.check_admissible(core)
-        request = self._requests[core.request_id] = Request(core)
+        self._num_arrivals += 1
+        priority = core.priority if self._is_by_priority else 0
+        request = Request(core, (priority, self._num_arrivals))
+        self._requests[core.request_id] = request
         self._waiting.add(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> list[str]:
-        """End requests and free their blocks at once; return the ids that were unfinished."""
+        """End requests at once, blocks freed; return the ids that were unfinished."""
         aborted = []
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is None:
                 continue
-            if request.status is RequestStatus.RUNNING:
-                self._running.remove(request)
-            else:
-                self._waiting.remove(request)
+            self._queue_of(request).remove(request)
             self._finish(request)
             aborted.append(request_id)
         return aborted
@@ -128,20 +173,25 @@ class Scheduler:
         Returns:
             An output without tokens where nothing can run.
         """
-        step = _Step(self.config.max_num_batched_tokens, now_s)
+        step = StepPlan(self.config.max_num_batched_tokens, now_s)
+        if self._is_by_priority:
+            self._make_room()
         num_preemptions = self._num_preemptions
-        for request in [r for r in self._running if r.is_decoding]:
-            self._grant_decode(step, request)
-        for request in [r for r in self._running if not r.is_decoding]:
-            self._grant(step, request, ())
-        if self._num_preemptions == num_preemptions:
+        prefills = self._grant_decodes(step)
+        if self._is_by_priority and prefills and num_preemptions == self._num_preemptions:
+            self._admit(step, before=prefills[0])
+        for request in prefills:
+            if request.status is RequestStatus.RUNNING and step.budget > 0:
+                self._grant(step, request, self._chunk(request))
+        if num_preemptions == self._num_preemptions:
             self._admit(step)
         output = SchedulerOutput(
-            new_requests=tuple(step.new),
-            cached_requests=tuple(step.cached),
+            new_requests=tuple(step.new.values()),
+            cached_requests=tuple(step.cached.values()),
             num_scheduled_tokens=step.granted,
-            total_num_scheduled_tokens=sum(step.granted.values()),
+            total_num_scheduled_tokens=self.config.max_num_batched_tokens - step.budget,
             finished_request_ids=frozenset(self._forgotten),
+            block_copies=self.kv_cache_manager.take_copies(),
         )
         self._forgotten.clear()
         return output
@@ -149,16 +199,19 @@ class Scheduler:
     def update_from_output(
         self, scheduled: SchedulerOutput, answer: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
-        """Book a step's result: append tokens, end requests, free blocks.
+        """Book a step's result: append tokens, end requests, free and publish blocks.
 
         Returns:
             One output for each request that got tokens or ended, in the order of the rows.
         """
+        self.kv_cache_manager.confirm_copies()
         outputs = []
         for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
             request = self._requests[request_id]
             request.num_computed_tokens += num_tokens
             output = self._book(request, answer)
+            if self.hasher is not None and request_id not in answer.errors:
+                self._publish(request)
             if output is None:
                 continue
             outputs.append(output)
@@ -171,117 +224,141 @@ class Scheduler:
         """Undo a step that the worker did not answer.
 
         What the worker did is unknown, so all running requests are preempted: the worker forgets
-        them and they are computed again.
+        them and they are computed again, from blocks that were published before the step.
         """
         self._forgotten |= scheduled.finished_request_ids
-        for request in reversed(list(self._running)):
+        self.kv_cache_manager.drop_unconfirmed()
+        for request in self._running:
             self._preempt(request)
 
     def check_integrity(self) -> None:
         """Assert what must hold between steps; raises AssertionError."""
-        self.kv_cache_manager.check_integrity()
+        manager = self.kv_cache_manager
+        manager.check_integrity()
         assert len(self._running) <= self.config.max_num_seqs, "more requests run than may"
         for request in self._running:
             assert request.status is RequestStatus.RUNNING, f"{request.request_id} does not run"
+            assert manager.holders.get(request.request_id) is request.blocks, "blocks are lost"
         for request in self._waiting:
             assert request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), (
                 f"{request.request_id} waits with status {request.status}"
             )
             assert request.num_computed_tokens == 0, f"{request.request_id} waits with KV"
+            assert request.blocks is None, f"{request.request_id} waits with blocks"
+        for queue in (self._running, self._waiting):
+            orders = [request.order for request in queue]
+            assert orders == sorted(orders), "a queue is out of order"
         queued = {r.request_id for r in (*self._running, *self._waiting)}
         assert queued == self._requests.keys(), "queues and requests differ"
         assert len(queued) == len(self._running) + len(self._waiting), "a request is queued twice"
-        if not self._running:
-            free, total = self.kv_cache_manager.pool.num_free_blocks, self._num_blocks
+        if not self._running and not manager.pool.num_pinned_blocks:
+            free, total = manager.pool.num_free_blocks, manager.pool.num_blocks
             assert free == total, f"nothing runs but {total - free} blocks are held"
 
-    @property
-    def _num_blocks(self) -> int:
-        return self.kv_cache_manager.pool.num_blocks
+    def _queue_of(self, request: Request) -> RequestQueue:
+        is_running = request.status is RequestStatus.RUNNING
+        return self._running if is_running else self._waiting
 
-    def _grant_decode(self, step: "_Step", request: Request) -> None:
-        """Grant a decoding request its token, preempting younger ones until it has a block.
+    def _grant_decodes(self, step: StepPlan) -> list[Request]:
+        """Grant each decoding request its token; return the requests in prefill, in order."""
+        prefills = []
+        for request in self._running:
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            if request.is_decoding:
+                self._grant(step, request, 1)
+            else:
+                prefills.append(request)
+        return prefills
 
-        The youngest stands at the end of the rows, so it has no grant in this step yet.
+    def _chunk(self, request: Request) -> int:
+        """Return the tokens of a prefill that a step may take; it ends where a snapshot is due."""
+        computed = request.num_computed_tokens
+        num_tokens = min(request.num_missing_tokens, self.config.max_prefill_chunk)
+        every = self.kv_cache_manager.snapshot_every
+        if every:
+            num_tokens = min(num_tokens, every - computed % every)
+        return num_tokens
+
+    def _grant(self, step: StepPlan, request: Request, num_tokens: int) -> None:
+        """Put a running request into the step, preempting the last ones until it has blocks.
+
+        It may be the last one itself; then it is preempted.
         """
-        while request.status is RequestStatus.RUNNING:
-            new_ids = self.kv_cache_manager.allocate(request.request_id, request.num_tokens)
-            if new_ids is not None:
-                self._grant(step, request, new_ids)
+        num_tokens = min(num_tokens, step.budget)
+        computed = request.num_computed_tokens
+        grow = self.kv_cache_manager.grow
+        assert request.blocks is not None, "a request that runs holds blocks"
+        new_ids = grow(request.blocks, computed, computed + num_tokens)
+        while new_ids is None:
+            victim = self._running[-1]
+            step.revoke(victim)
+            self._preempt(victim)
+            if victim is request:
+                return
+            new_ids = grow(request.blocks, computed, computed + num_tokens)
+        step.grant(request, num_tokens, new_ids)
+
+    def _make_room(self) -> None:
+        """Preempt requests of a worse priority than the first waiting one, as far as it needs."""
+        if not self._waiting:
+            return
+        first = self._waiting[0]
+        while self._running and self._running[-1].order[0] > first.order[0]:
+            has_row = len(self._running) < self.config.max_num_seqs
+            if has_row and self._admission.has_room(first, len(self._running)):
                 return
             self._preempt(self._running[-1])
 
-    def _admit(self, step: "_Step") -> None:
-        """Start waiting requests in order, while budget, rows and blocks last."""
-        manager = self.kv_cache_manager
-        while self._waiting and step.budget > 0 and len(self._running) < self.config.max_num_seqs:
-            request = self._waiting.peek()
-            # Every running request may need a block soon; without this reserve a request that has
-            # just been admitted would be preempted again.
-            need = manager.num_blocks_for(request.num_tokens)
-            if need + len(self._running) * manager.num_groups > manager.pool.num_free_blocks:
-                return
-            taken = manager.allocate(request.request_id, request.num_tokens)
-            assert taken is not None, "blocks that were free cannot be had"
-            self._waiting.pop()
-            request.status = RequestStatus.RUNNING
-            self._running.append(request)
-            self._grant(step, request, ())
+    def _admit(self, step: StepPlan, *, before: Request | None = None) -> None:
+        """Start waiting requests in order, while budget, rows and blocks last.
 
-    def _grant(self, step: "_Step", request: Request, new_ids: tuple[tuple[int, ...], ...]) -> None:
-        """Put the request into the step with as many tokens as chunk and budget allow."""
-        num_tokens = min(request.num_missing_tokens, self.config.max_prefill_chunk, step.budget)
-        if num_tokens == 0:
-            return
-        request_id = request.request_id
-        step.budget -= num_tokens
-        step.granted[request_id] = num_tokens
-        if request.is_known_to_worker:
-            step.cached.append(
-                CachedRequestData(
-                    request_id=request_id,
-                    new_block_ids=new_ids or ((),) * self.kv_cache_manager.num_groups,
-                    num_computed_tokens=request.num_computed_tokens,
-                )
-            )
-            return
-        request.is_known_to_worker = True
-        if request.scheduled_s is None:
-            request.scheduled_s = step.now_s
-        step.new.append(
-            NewRequestData(
-                request_id=request_id,
-                prompt_token_ids=request.core.prompt_token_ids,
-                output_token_ids=tuple(request.output_token_ids),
-                sampling_params=request.core.sampling_params,
-                eos_token_ids=request.core.eos_token_ids,
-                block_ids=self.kv_cache_manager.block_ids(request_id),
-                num_computed_tokens=request.num_computed_tokens,
-                constraints=request.core.constraints,
-            )
-        )
+        A request that waits for another, as a fork does for its parent, is passed over. With
+        ``before`` only requests that go before it are started.
+        """
+        index = 0
+        while (
+            index < len(self._waiting)
+            and step.budget > 0
+            and len(self._running) < self.config.max_num_seqs
+        ):
+            request = self._waiting[index]
+            if before is not None and request.order > before.order:
+                return
+            parent = self._requests.get(request.core.fork_of or "")
+            verdict = self._admission.start(request, parent, len(self._running))
+            if verdict is Verdict.LATER:
+                index += 1
+                continue
+            if verdict is Verdict.NO_ROOM:
+                return
+            self._waiting.remove(request)
+            request.status = RequestStatus.RUNNING
+            self._running.add(request)
+            self._grant(step, request, self._chunk(request))
 
     def _preempt(self, request: Request) -> None:
         self._running.remove(request)
         self.kv_cache_manager.free(request.request_id)
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
+        request.blocks = None
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
-        self._waiting.add_front(request)
+        self._waiting.add(request)
         self._num_preemptions += 1
 
     def _book(self, request: Request, answer: ModelRunnerOutput) -> EngineCoreOutput | None:
         request_id = request.request_id
-        scheduled_s = request.scheduled_s or 0.0
         if request_id in answer.errors:
             return EngineCoreOutput(
                 request_id=request_id,
                 finish_reason="error",
                 error=answer.errors[request_id],
-                scheduled_s=scheduled_s,
+                scheduled_s=request.scheduled_s or 0.0,
+                num_cached_tokens=request.num_cached_tokens,
             )
         token_ids = answer.sampled_token_ids.get(request_id, ())
         is_computed = request.num_missing_tokens == 0
@@ -290,40 +367,40 @@ class Scheduler:
         )
         if not is_computed:
             return None
-        kept: list[int] = []
+        kept = token_ids
         end: tuple[FinishReason, int | None] | None = None
-        for token_id in token_ids:
-            kept.append(token_id)
+        for index, token_id in enumerate(token_ids):
             end = request.append(token_id)
             if end is not None:
+                kept = token_ids[: index + 1]
                 break
+        reason, stop_reason = end or (None, None)
         return EngineCoreOutput(
             request_id=request_id,
-            new_token_ids=tuple(kept),
+            new_token_ids=kept,
             logprobs=tuple(answer.logprobs.get(request_id, ())[: len(kept)]),
             prompt_logprobs=answer.prompt_logprobs.get(request_id),
-            finish_reason=None if end is None else end[0],
-            stop_reason=None if end is None else end[1],
-            scheduled_s=scheduled_s,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            scheduled_s=request.scheduled_s or 0.0,
+            num_cached_tokens=request.num_cached_tokens,
         )
+
+    def _publish(self, request: Request) -> None:
+        """Make the blocks findable that this step has filled."""
+        assert request.blocks is not None, "a request that runs holds blocks"
+        manager, computed = self.kv_cache_manager, request.num_computed_tokens
+        num_full = computed // manager.block_size
+        if num_full <= request.blocks.num_published:
+            return
+        self._admission.name_blocks(request, num_full)
+        manager.publish(request.blocks, request.block_hashes, computed)
 
     def _finish(self, request: Request) -> None:
         """Forget a request that is in no queue any more."""
         request.status = RequestStatus.FINISHED
         self.kv_cache_manager.free(request.request_id)
+        request.blocks = None
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         del self._requests[request.request_id]
-
-
-class _Step:
-    """A step while it is decided: the budget left and the grants, in the order of the rows."""
-
-    __slots__ = ("budget", "cached", "granted", "new", "now_s")
-
-    def __init__(self, budget: int, now_s: float) -> None:
-        self.now_s = now_s
-        self.budget = budget
-        self.granted: dict[str, int] = {}
-        self.new: list[NewRequestData] = []
-        self.cached: list[CachedRequestData] = []

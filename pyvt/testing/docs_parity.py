@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.testing.record import RunRecord
 
 LABELS = ("PASS", "SIMULATED", "NOT_RUN_HARDWARE", "NOT_RUN_ARTIFACT", "NOT_CLAIMED")
@@ -72,13 +73,13 @@ class Capability:
         return self.figure(root) if self.figure is not None else ""
 
 
-def _parity(section: str) -> dict[str, Any]:
+def _parity(section: str, backend: str = REFERENCE_BACKEND) -> dict[str, Any]:
     def entry(root: Path) -> dict[str, Any]:
-        found: dict[str, Any] = measured(root)["numpy"]["sections"][section]
+        found: dict[str, Any] = measured(root)[backend]["sections"][section]
         return found
 
     return {
-        "command": f"pyvt parity run --only {section}",
+        "command": f"pyvt parity run --backend {backend} --only {section}",
         "label": lambda root: entry(root)["label"],
         "figure": lambda root: entry(root)["figure"],
     }
@@ -97,6 +98,17 @@ def _speed(name: str) -> Callable[[Path], str]:
         return f"{values} ({record.machine.cpu}, {threads})"
 
     return figure
+
+
+def _peer_records(root: Path) -> list[RunRecord]:
+    paths = sorted((root / "benchmarks" / "results").glob("peers-*.json"))
+    return [RunRecord.from_json(path.read_text()) for path in paths]
+
+
+def _ratios(record: RunRecord) -> str:
+    """Return the ratios of one model to the best peer, in words."""
+    found = [(f.name.removeprefix("ratio "), f) for f in record.figures if f.unit == "x"]
+    return f"{record.model}: " + ", ".join(f"{name} {f.median:.2f}" for name, f in found)
 
 
 CAPABILITIES = (
@@ -172,7 +184,23 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Native CPU backend: speed against other engines", command="–", label="NOT_CLAIMED"
+        name="Native CPU backend: SmolLM2-135M in lockstep with the reference",
+        **_parity("lockstep", "cpu"),
+    ),
+    Capability(
+        name="Native CPU backend: greedy text, with and without int8 activations",
+        **_parity("text", "cpu"),
+    ),
+    Capability(
+        name="Machine check and self-test of every kernel",
+        command="pyvt doctor",
+        label="PASS",
+    ),
+    Capability(
+        name="Native CPU backend: speed against other engines",
+        command="pyvt bench peers",
+        label=lambda root: "PASS" if _peer_records(root) else "NOT_CLAIMED",
+        figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
     Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
     Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),

@@ -4,7 +4,9 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyvt.config.cache import FULL_GROUP, CacheGroup
 from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
+from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.tokenizer.base import RenderedPrompt
 from pyvt.tokenizer.incremental import decode_ids
 
@@ -45,14 +47,16 @@ class _Row:
 class FakeModelRunner:
     """A runner whose KV cache holds the tokens themselves.
 
-    Each step writes the granted tokens into the slots of the request's blocks, then reads the whole
-    sequence back through the block table and hashes it into the next token. A block given to two
-    requests, a lost block or a wrong count therefore changes the tokens.
+    Each step writes the granted tokens into the slots of the request's blocks, then reads what a
+    query may see back through the block tables and hashes it into the next token. A block given to
+    two requests, a lost block or a wrong count therefore changes the tokens. A state group holds
+    the tokens that went into its state.
 
     Attributes:
-        num_blocks: blocks of its cache; ids outside are refused.
+        num_blocks: blocks of its cache; ids outside 1 to this are refused.
         block_size: tokens of a block.
         vocab_size: sampled ids lie below it.
+        groups: the cache groups.
         forced: tokens to return instead, by request id; one after another, then hashes again.
         failing: request ids whose row is answered with an error.
         before_step: called with each step before it runs; may raise.
@@ -62,12 +66,14 @@ class FakeModelRunner:
     num_blocks: int
     block_size: int
     vocab_size: int = 1000
+    groups: Sequence[CacheGroup] = (FULL_GROUP,)
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
     failing: frozenset[str] = frozenset()
     before_step: Callable[[SchedulerOutput], None] | None = None
     steps: list[SchedulerOutput] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
-    _slots: dict[int, int] = field(default_factory=dict)
+    _slots: dict[tuple[int, int], int] = field(default_factory=dict)
+    _states: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; AssertionError where the scheduler broke its contract."""
@@ -77,6 +83,8 @@ class FakeModelRunner:
         starts = self._update_rows(output)
         assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
+        for copy in output.block_copies:
+            self._copy(*copy)
         for request_id, start in starts.items():
             self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
         sampled: dict[str, tuple[int, ...]] = {}
@@ -112,18 +120,33 @@ class FakeModelRunner:
             starts[new.request_id] = new.num_computed_tokens
         for known in step.cached_requests:
             tables = self._rows[known.request_id].block_ids
-            for table, ids in zip(tables, known.new_block_ids, strict=True):
+            for table, ids in zip(tables, known.new_block_ids or ((),) * len(tables), strict=True):
                 table.extend(ids)
             starts[known.request_id] = known.num_computed_tokens
         return starts
 
-    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
-        for position in range(start, start + num_tokens):
-            self._slots[self._slot(row, position)] = row.token_ids[position]
+    def _copy(self, group: int, src: int, dst: int) -> None:
+        assert dst != NULL_BLOCK, "the null block is written"
+        if self.groups[group].kind == "state":
+            self._states[group, dst] = self._states.get((group, src), ())
+            return
+        for offset in range(self.block_size):
+            value = self._slots.get((group, src * self.block_size + offset), -1)
+            self._slots[group, dst * self.block_size + offset] = value
 
-    def _slot(self, row: _Row, position: int) -> int:
-        block_id = row.block_ids[0][position // self.block_size]
-        assert 0 <= block_id < self.num_blocks, f"block {block_id} does not exist"
+    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
+        tokens = row.token_ids[start : start + num_tokens]
+        for g, group in enumerate(self.groups):
+            if group.kind == "state":
+                key = (g, row.block_ids[g][0])
+                self._states[key] = (*self._states.get(key, ()), *tokens)
+                continue
+            for position, token_id in enumerate(tokens, start):
+                self._slots[g, self._slot(row, g, position)] = token_id
+
+    def _slot(self, row: _Row, group: int, position: int) -> int:
+        block_id = row.block_ids[group][position // self.block_size]
+        assert 1 <= block_id <= self.num_blocks, f"block {block_id} does not exist"
         return block_id * self.block_size + position % self.block_size
 
     def _sample(self, request_id: str, row: _Row) -> int:
@@ -131,7 +154,17 @@ class FakeModelRunner:
         forced = self.forced.get(request_id, ())
         if num_generated < len(forced):
             return forced[num_generated]
-        read = [self._slots[self._slot(row, p)] for p in range(len(row.token_ids))]
+        read = list(row.token_ids)
+        for g, group in enumerate(self.groups):
+            if group.kind == "state":
+                seen = self._states[g, row.block_ids[g][0]]
+                read += () if seen == tuple(row.token_ids) else (-1, *seen)
+                continue
+            first = max(0, len(row.token_ids) - group.window) if group.window else 0
+            for position in range(first, len(row.token_ids)):
+                token_id = self._slots[g, self._slot(row, g, position)]
+                if token_id != row.token_ids[position]:
+                    read[position] = -2 - token_id
         return fake_next_token(read, row.seed, self.vocab_size)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pyvt.config.cache import cache_groups
 from pyvt.config.model import ModelConfig
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.rotary import inverse_frequencies
@@ -125,9 +126,11 @@ def all_hidden(
     steps = steps or [lengths]
     width = cdiv(max(lengths), block_size)
     num_blocks = width * len(sequences)
-    order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32)
+    order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32) + 1
     tables = order.reshape(len(sequences), width)
-    cache = allocate_kv_cache(model.kv_cache_specs(), num_blocks, block_size)
+    specs = model.kv_cache_specs()
+    cache = allocate_kv_cache(specs, num_blocks * len(cache_groups(specs)), block_size)
+    pool_slots = num_blocks * block_size  # of each group: its blocks lie behind those before it
     done = [0] * len(sequences)
     rows: list[list[Array]] = [[] for _ in sequences]
     for step in steps:
@@ -137,19 +140,21 @@ def all_hidden(
         positions = np.concatenate([sequences[i][1][a:b] for i, a, b in spans])
         slots = [tables[i][np.arange(a, b) // block_size] for i, a, b in spans]
         offsets = [np.arange(a, b) % block_size for _, a, b in spans]
+        mapping = np.concatenate(slots).astype(np.int64) * block_size + np.concatenate(offsets)
+        num_groups = len(cache.groups)
         batch = ForwardBatch(
             num_tokens=len(ids),
             num_reqs=len(taken),
             max_seqlen_q=max(step),
             max_seq_len=max(b for _, _, b in spans),
             positions=positions.astype(np.int64),
-            slot_mapping=np.concatenate(slots).astype(np.int64) * block_size
-            + np.concatenate(offsets),
-            block_tables=tables[taken],
+            slot_mapping=np.stack([mapping + g * pool_slots for g in range(num_groups)]),
+            block_tables=np.stack([tables[taken] + g * num_blocks for g in range(num_groups)]),
             seq_lens=np.array([b for _, _, b in spans], np.int32),
             cu_seqlens_q=np.cumsum([0, *(step[i] for i in taken)]).astype(np.int32),
             logits_indices=np.arange(len(ids), dtype=np.int32),
             kv_caches=cache.layers,
+            layer_groups=cache.layer_groups,
         )
         hidden = model.forward(ids.astype(np.int64), batch)
         for (i, a, b), part in zip(

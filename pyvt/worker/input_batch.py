@@ -4,7 +4,7 @@ A row holds what a step reads as arrays (tokens, blocks, sampling settings), so 
 step is a few array operations. A row is taken when a request is first sent and given back when it
 is finished or preempted.
 
-Dims: C rows, V vocabulary.
+Dims: C rows, G cache groups, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from pyvt.mathutil import cdiv
-from pyvt.messages import CachedRequestData, NewRequestData, SchedulerOutput, TokenLogprobs
+from pyvt.messages import (
+    BlockIds,
+    CachedRequestData,
+    NewRequestData,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 from pyvt.sampling_params import SamplingParams
 
 Array = np.ndarray[Any, Any]
@@ -63,6 +69,12 @@ class RequestRow:
             or self.params.min_tokens
         )
 
+    @property
+    def takes_most_likely(self) -> bool:
+        """Whether the answer is the most likely token and nothing else."""
+        params = self.params
+        return params.is_greedy and params.logprobs is None and not self.has_processors
+
 
 def _ids(values: Iterable[int]) -> Array:
     return np.fromiter(values, np.int64)
@@ -83,23 +95,30 @@ class InputBatch:
         token_ids: ``[C, max_model_len + 1]`` i64, prompt and generated tokens.
         num_tokens: ``[C]`` i64, known tokens of a row.
         num_computed_tokens: ``[C]`` i64, tokens whose K and V are in the cache.
-        block_tables: ``[C, max_blocks]`` i32.
-        num_blocks: ``[C]`` i64, used entries of a block table.
+        block_tables: ``[G, C, max_blocks]`` i32, one table for each cache group.
+        num_blocks: ``[G, C]`` i64, used entries of a block table.
         temperature, top_p, min_p, repetition, presence, frequency: ``[C]`` f64.
         top_k: ``[C]`` i32.
         seeds: ``[C]`` u64.
     """
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int,
+        num_groups: int = 1,
     ) -> None:
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int64)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
         self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)
-        self.block_tables = np.zeros((max_num_seqs, cdiv(max_model_len, block_size)), np.int32)
-        self.num_blocks = np.zeros(max_num_seqs, np.int64)
+        max_blocks = cdiv(max_model_len, block_size)
+        self.block_tables = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
+        self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int64)
         self.temperature = np.ones(max_num_seqs)
         self.top_p = np.ones(max_num_seqs)
         self.min_p = np.zeros(max_num_seqs)
@@ -161,8 +180,8 @@ class InputBatch:
         self.token_ids[row, : len(tokens)] = tokens
         self.num_tokens[row] = len(tokens)
         self.num_computed_tokens[row] = new.num_computed_tokens
-        self.num_blocks[row] = 0
-        self._append_blocks(row, new.block_ids[0])
+        self.num_blocks[:, row] = 0
+        self._append_blocks(row, new.block_ids)
         self._set_sampling(row, params)
 
     def _set_sampling(self, row: int, params: SamplingParams) -> None:
@@ -180,12 +199,13 @@ class InputBatch:
         row = self._requests[cached.request_id].row
         self.num_computed_tokens[row] = cached.num_computed_tokens
         if cached.new_block_ids:
-            self._append_blocks(row, cached.new_block_ids[0])
+            self._append_blocks(row, cached.new_block_ids)
 
-    def _append_blocks(self, row: int, block_ids: tuple[int, ...]) -> None:
-        start = int(self.num_blocks[row])
-        self.block_tables[row, start : start + len(block_ids)] = block_ids
-        self.num_blocks[row] = start + len(block_ids)
+    def _append_blocks(self, row: int, block_ids: BlockIds) -> None:
+        for group, ids in enumerate(block_ids):
+            start = int(self.num_blocks[group, row])
+            self.block_tables[group, row, start : start + len(ids)] = ids
+            self.num_blocks[group, row] = start + len(ids)
 
     def append_token(self, request: RequestRow, token_id: int) -> None:
         """Append a sampled token to a row."""

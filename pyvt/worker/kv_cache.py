@@ -1,6 +1,9 @@
-"""The paged KV cache: one pair of arrays a layer, from the specs of a model.
+"""The paged KV cache: arrays of K and V from the specs of a model, shared by its cache groups.
 
-Dims: Nk KV heads, D head size.
+A block id belongs to one group at a time, so the groups use the same arrays: layer ``i`` of every
+group reads and writes array ``i``. Block 0 is the null block and never written.
+
+Dims: Nk KV heads, D head size, L layers, S tokens of a block.
 """
 
 from collections.abc import Sequence
@@ -8,30 +11,81 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyvt.config.cache import KVCacheSpec
+from pyvt import ops
+from pyvt.config.cache import CacheGroup, KVCacheSpec, block_bytes, cache_groups
 from pyvt.errors import ConfigError
-from pyvt.layers.forward_batch import LayerCache
-from pyvt.mathutil import cdiv
+from pyvt.layers.forward_batch import Array, LayerCache
+from pyvt.messages import BlockCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVCache:
-    """K and V of all layers; all layers share one block table.
+    """K and V of all layers.
 
     Attributes:
         block_size: tokens of a block.
-        num_blocks: blocks of the pool.
-        layers: for each layer K and V ``[num_blocks, block_size, Nk, D]``.
+        num_blocks: blocks of the pool, without the null block.
+        groups: layers that share a block table.
+        layers: for each layer K and V ``[num_blocks + 1, block_size, Nk, D]``.
+        layer_groups: for each layer its group.
     """
 
     block_size: int
     num_blocks: int
+    groups: tuple[CacheGroup, ...]
     layers: tuple[LayerCache, ...]
+    layer_groups: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(k.nbytes + v.nbytes for k, v in self.layers)
+        """Bytes of all arrays, each counted once."""
+        arrays = {id(array): array for pair in self.layers for array in pair}
+        return sum(array.nbytes for array in arrays.values())
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks of groups, one after the other."""
+        for group, src, dst in copies:
+            for layer in self.groups[group].layers:
+                ops.copy_blocks(*self.layers[layer], np.array([[src, dst]], np.int64))
+
+    def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
+        """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies."""
+        ids = np.array(block_ids, np.int64)
+        parts = [
+            ops.gather_blocks(cache, ids)
+            for layer in self.groups[group].layers
+            for cache in self.layers[layer]
+        ]
+        return [
+            memoryview(b"".join(np.ascontiguousarray(part[i]).tobytes() for part in parts))
+            for i in range(len(block_ids))
+        ]
+
+    def import_(
+        self, group: int, block_ids: Sequence[int], views: Sequence[memoryview | bytes]
+    ) -> None:
+        """Fill blocks from the bytes that ``export`` gives.
+
+        Raises ConfigError where a view has not the size of a block; nothing is written then.
+        """
+        pairs = [self.layers[layer] for layer in self.groups[group].layers]
+        caches = [cache for pair in pairs for cache in pair]
+        size = sum(cache[0].nbytes for cache in caches)
+        for view in views:
+            if memoryview(view).nbytes != size:
+                raise ConfigError(
+                    f"[kv_cache] import: expected {size} bytes of a block, got "
+                    f"{memoryview(view).nbytes}; the layouts differ",
+                    field="kv_cache",
+                )
+        blocks = np.stack([np.frombuffer(view, np.uint8) for view in views])
+        ids = np.array(block_ids, np.int64)
+        at = 0
+        for cache in caches:
+            width = cache[0].nbytes
+            part: Array = np.ascontiguousarray(blocks[:, at : at + width])
+            ops.scatter_blocks(part.view(cache.dtype).reshape(-1, *cache.shape[1:]), cache, ids)
+            at += width
 
 
 def kv_bytes_per_token(specs: Sequence[KVCacheSpec]) -> int:
@@ -39,30 +93,35 @@ def kv_bytes_per_token(specs: Sequence[KVCacheSpec]) -> int:
     return sum(spec.bytes_per_token for spec in specs)
 
 
-def allocate_kv_cache(
-    specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int, *, max_model_len: int = 1
-) -> KVCache:
+def allocate_kv_cache(specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int) -> KVCache:
     """Return the cache of a model; memory is taken from the system as blocks are first written.
 
-    Raises ConfigError where one request of ``max_model_len`` tokens would not fit.
+    Raises ConfigError where the system does not give as much address space.
     """
-    need = cdiv(max_model_len, block_size)
-    if num_blocks < need:
-        raise ConfigError(
-            f"[kv_cache] num_blocks: expected at least {need} for max_model_len={max_model_len}, "
-            f"got {num_blocks}; lower max_model_len or give more memory",
-            field="num_blocks",
-        )
-    layers = []
+    groups = cache_groups(specs)
+    first = max(groups, key=lambda group: len(group.layers), default=CacheGroup(kind="full"))
+    pairs: list[LayerCache] = []
     try:
-        for spec in specs:
-            shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-            layers.append((np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)))
+        for layer in first.layers:
+            spec = specs[layer]
+            shape = (num_blocks + 1, block_size, spec.num_kv_heads, spec.head_dim)
+            pairs.append((np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)))
     except (MemoryError, ValueError) as error:  # ValueError: beyond what an array can have
-        need_mib = num_blocks * block_size * kv_bytes_per_token(specs) // 2**20
+        need_mib = num_blocks * block_bytes(specs, block_size) // 2**20
         raise ConfigError(
             f"[kv_cache] num_blocks: expected memory for {num_blocks} blocks, {need_mib} MiB, got "
             f"none from the system ({error}); lower num_blocks or max_model_len",
             field="num_blocks",
         ) from error
-    return KVCache(block_size=block_size, num_blocks=num_blocks, layers=tuple(layers))
+    places = {
+        layer: (g, pairs[i])
+        for g, group in enumerate(groups)
+        for i, layer in enumerate(group.layers)
+    }
+    return KVCache(
+        block_size=block_size,
+        num_blocks=num_blocks,
+        groups=groups,
+        layers=tuple(places[layer][1] for layer in range(len(specs))),
+        layer_groups=tuple(places[layer][0] for layer in range(len(specs))),
+    )

@@ -16,7 +16,7 @@ from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.sampler import Sampled, sample
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +38,7 @@ class ModelRunner:
             max_model_len=config.max_model_len,
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
+            num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.is_processed = config.logprobs_mode == "processed_logprobs"
@@ -50,15 +51,25 @@ class ModelRunner:
         allowed for, comes back as an error; the others are not touched by it.
         """
         self.rows.update(output)
+        self.kv_cache.copy_blocks(output.block_copies)
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
-        step = prepare_inputs(self.rows, output.num_scheduled_tokens, self.kv_cache.layers)
+        step = prepare_inputs(
+            self.rows,
+            output.num_scheduled_tokens,
+            self.kv_cache.layers,
+            self.kv_cache.layer_groups,
+        )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden),
+            step.wanted,
+            self.rows,
+            is_processed=self.is_processed,
+        )
         for request_id, token_id in sampled.token_ids.items():
             self.rows.append_token(self.rows[request_id], token_id)
         return ModelRunnerOutput(
@@ -67,6 +78,16 @@ class ModelRunner:
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(row.request.takes_most_likely for row in step.wanted):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (row.request.request_id for row in step.wanted)
+        return Sampled(token_ids=dict(zip(ids, tokens, strict=True)))
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

@@ -38,6 +38,7 @@ def prepare_inputs(
     rows: InputBatch,
     num_scheduled_tokens: Mapping[str, int],
     kv_caches: tuple[LayerCache, ...],
+    layer_groups: tuple[int, ...] = (),
 ) -> StepInputs:
     """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``."""
     requests = [rows[request_id] for request_id in num_scheduled_tokens]
@@ -54,7 +55,7 @@ def prepare_inputs(
     token_rows = np.repeat(row_ids, num_new)
     positions = np.arange(num_tokens) + np.repeat(computed - cu_seqlens_q[:-1], num_new)
     block_size = rows.block_size
-    blocks = rows.block_tables[token_rows, positions // block_size].astype(np.int64)
+    blocks = rows.block_tables[:, token_rows, positions // block_size].astype(np.int64)
     max_seq_len = int(seq_lens.max())
     batch = ForwardBatch(
         num_tokens=num_tokens,
@@ -63,11 +64,12 @@ def prepare_inputs(
         max_seq_len=max_seq_len,
         positions=positions,
         slot_mapping=blocks * block_size + positions % block_size,
-        block_tables=rows.block_tables[row_ids, : cdiv(max_seq_len, block_size)],
+        block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
         seq_lens=seq_lens.astype(np.int32),
         cu_seqlens_q=cu_seqlens_q.astype(np.int32),
         logits_indices=(cu_seqlens_q[1:][is_sampled] - 1).astype(np.int32),
         kv_caches=kv_caches,
+        layer_groups=layer_groups,
     )
     return StepInputs(
         input_ids=rows.token_ids[token_rows, positions],

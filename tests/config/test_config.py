@@ -18,12 +18,13 @@ from pyvt.config import (
 from pyvt.errors import ConfigError
 from pyvt.tensor.dtype import BF16, F32
 
+SPEC = KVCacheSpec(num_kv_heads=1, head_dim=125, dtype=F32)  # 1,000 bytes a token
 CAPS = Caps(
     backends=("cpu", "numpy"),
     dtype="f32",
     num_cores=6,
     max_position_embeddings=1024,
-    kv_bytes_per_token=1000,
+    kv_specs=(SPEC,),
     kv_budget_bytes=16_000_000,
 )
 
@@ -101,7 +102,7 @@ def test_resolve_leaves_no_auto() -> None:
     config = resolve(EngineConfig(model="m"), CAPS)
 
     assert config.device == DeviceConfig(backend="cpu", dtype="f32", threads=6, act="q8")
-    assert (config.max_model_len, config.cache.num_blocks) == (1024, 1000)
+    assert (config.max_model_len, config.cache.num_blocks) == (1024, 999)
 
 
 @pytest.mark.parametrize(("backend", "act"), [("numpy", "none"), ("cpu", "q8")])
@@ -150,7 +151,7 @@ def test_resolve_no_memory_says_how_much_is_lacking() -> None:
         dtype="f32",
         num_cores=1,
         max_position_embeddings=1024,
-        kv_bytes_per_token=2**16,
+        kv_specs=(KVCacheSpec(num_kv_heads=64, head_dim=128, dtype=F32),),
         kv_budget_bytes=0,
     )
 

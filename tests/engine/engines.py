@@ -11,6 +11,7 @@ from pyvt.engine.output_processor import OutputProcessor
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
+from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.testing.fakes import FakeClock, FakeModelRunner, FakeTokenizer
 
@@ -30,9 +31,9 @@ def engine_of(
     """Return an engine; ``runner`` holds settings of the fake runner."""
     clock = clock or FakeClock()
     tokenizer = FakeTokenizer()
-    scheduler = Scheduler(
-        SchedulerConfig(max_num_seqs=max_num_seqs), KVCacheManager(num_blocks, block_size)
-    )
+    manager = KVCacheManager(num_blocks, block_size)
+    config = SchedulerConfig(max_num_seqs=max_num_seqs)
+    scheduler = Scheduler(config, manager, hasher=BlockHasher(block_size))
     settings = {"vocab_size": tokenizer.vocab_size, **runner}
     fake = FakeModelRunner(num_blocks, block_size, **settings)
     limits = InputLimits(

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, processors
 
 from pyvt.config import engine_config
 from pyvt.dispatch.backend import Backend
-from pyvt.engine import build
+from pyvt.engine import build, memory_plan
 from pyvt.engine.build import build_engine, plan
 from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.llm import LLM
@@ -207,17 +207,17 @@ def test_build_impossible_sampling_default_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def own_answer() -> Iterator[None]:
     """``best_backend`` asks anew in the test, and after it."""
-    build.best_backend.cache_clear()
+    memory_plan.best_backend.cache_clear()
     yield
-    build.best_backend.cache_clear()
+    memory_plan.best_backend.cache_clear()
 
 
 @pytest.mark.usefixtures("own_answer")
 def test_build_auto_is_the_native_backend_where_it_loads(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build.backends, "available", lambda: ("cpu", "numpy"))
-    monkeypatch.setattr(build.backends, "why_not", lambda name: None)
+    monkeypatch.setattr(memory_plan.backends, "available", lambda: ("cpu", "numpy"))
+    monkeypatch.setattr(memory_plan.backends, "why_not", lambda name: None)
 
     planned = [
         plan(engine_config(str(tiny), dtype=dtype), open_model(tiny)).config.device
@@ -235,12 +235,14 @@ def test_build_auto_without_a_native_backend_says_why_once(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr(build.backends, "available", lambda: ("numpy",))
+    monkeypatch.setattr(memory_plan.backends, "available", lambda: ("numpy",))
     reasons = {"numpy": None}
     monkeypatch.setattr(
-        build.backends, "why_not", lambda name: reasons.get(name, "no compiler was found")
+        memory_plan.backends, "why_not", lambda name: reasons.get(name, "no compiler was found")
     )
-    monkeypatch.setattr(build.log, "warning", lambda text, *args: warnings.append(text % args))
+    monkeypatch.setattr(
+        memory_plan.log, "warning", lambda text, *args: warnings.append(text % args)
+    )
 
     engines = [build_engine(engine_config(str(tiny))) for _ in range(2)]
 
@@ -263,7 +265,7 @@ def test_plan_uses_what_fits(tiny: Path, free_mib: int, max_model_len: int) -> N
 
 @pytest.mark.parametrize("free_mib", [0, 10])
 def test_plan_without_room_says_what_lacks_and_what_to_do(tiny: Path, free_mib: int) -> None:
-    with pytest.raises(ConfigError, match="MiB too little; lower max_model_len, raise"):
+    with pytest.raises(ConfigError, match="MiB too little; lower max_model_len or"):
         plan(engine_config(str(tiny)), open_model(tiny), free_bytes=free_mib * MIB)
 
 

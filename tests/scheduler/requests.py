@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyvt.config import SchedulerConfig
+from pyvt.config.cache import FULL_GROUP, CacheGroup
 from pyvt.messages import EngineCoreOutput, EngineCoreRequest
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
+from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.testing.fakes import FakeModelRunner
 
@@ -14,7 +16,15 @@ EOS = 999
 
 
 def core_request(
-    request_id: str, prompt: Sequence[int], max_tokens: int, **params: Any
+    request_id: str,
+    prompt: Sequence[int],
+    max_tokens: int,
+    *,
+    priority: int = 0,
+    tenant: str = "",
+    cache_salt: str | None = None,
+    fork_of: str | None = None,
+    **params: Any,
 ) -> EngineCoreRequest:
     """Return a request as the input processor would make it."""
     return EngineCoreRequest(
@@ -24,18 +34,42 @@ def core_request(
         sampling_params=SamplingParams(max_tokens=max_tokens, **{"seed": 0, **params}),
         eos_token_ids=frozenset() if params.get("ignore_eos") else frozenset({EOS}),
         arrival_s=0.0,
+        priority=priority,
+        tenant=tenant,
+        cache_salt=cache_salt,
+        fork_of=fork_of,
     )
 
 
-def scheduler_of(num_blocks: int, block_size: int = 4, **config: int) -> Scheduler:
+def scheduler_of(
+    num_blocks: int,
+    block_size: int = 4,
+    *,
+    groups: Sequence[CacheGroup] = (FULL_GROUP,),
+    num_state_slots: int = 0,
+    has_prefix_cache: bool = True,
+    watermark: float = 0.0,
+    **config: Any,
+) -> Scheduler:
     """Return a scheduler over a pool of that size."""
-    return Scheduler(SchedulerConfig(**config), KVCacheManager(num_blocks, block_size))
+    settings = SchedulerConfig(**config)
+    manager = KVCacheManager(
+        num_blocks,
+        block_size,
+        groups=groups,
+        num_state_slots=num_state_slots,
+        max_step_tokens=settings.max_prefill_chunk,
+    )
+    hasher = BlockHasher(block_size) if has_prefix_cache else None
+    return Scheduler(settings, manager, hasher=hasher, watermark=watermark)
 
 
 def runner_of(scheduler: Scheduler, **settings: Any) -> FakeModelRunner:
     """Return a fake runner over the same blocks."""
     manager = scheduler.kv_cache_manager
-    return FakeModelRunner(manager.pool.num_blocks, manager.block_size, **settings)
+    return FakeModelRunner(
+        manager.pool.num_blocks, manager.block_size, groups=manager.groups, **settings
+    )
 
 
 def run_step(scheduler: Scheduler, runner: FakeModelRunner) -> list[EngineCoreOutput]:

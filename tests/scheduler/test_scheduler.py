@@ -116,11 +116,11 @@ def test_scheduler_known_request_is_sent_as_a_difference() -> None:
 
     first, second, third = runner.steps
 
-    assert (first.new_requests[0].block_ids, first.cached_requests) == (((0,),), ())
+    assert (first.new_requests[0].block_ids, first.cached_requests) == (((1,),), ())
     assert second.new_requests == ()
-    assert second.cached_requests[0].new_block_ids == ((1,),)
+    assert second.cached_requests[0].new_block_ids == ((2,),)
     assert second.cached_requests[0].num_computed_tokens == 2
-    assert third.cached_requests[0].new_block_ids == ((),)
+    assert third.cached_requests[0].new_block_ids == ()
 
 
 def test_scheduler_request_of_all_blocks_runs() -> None:

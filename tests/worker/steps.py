@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyvt.config import engine_config
+from pyvt.config.cache import cache_groups
 from pyvt.messages import CachedRequestData, Constraints, NewRequestData, SchedulerOutput
 from pyvt.models.base import CausalLM
 from pyvt.sampling_params import SamplingParams
@@ -18,14 +19,15 @@ NUM_BLOCKS = 4 * BLOCKS_PER_REQUEST
 
 def runner_of(model: CausalLM) -> ModelRunner:
     """Return a runner with room for four requests of full length."""
-    cache = allocate_kv_cache(model.kv_cache_specs(), NUM_BLOCKS, BLOCK_SIZE)
+    specs = model.kv_cache_specs()
+    cache = allocate_kv_cache(specs, NUM_BLOCKS * len(cache_groups(specs)), BLOCK_SIZE)
     config = engine_config("tiny", max_model_len=MAX_MODEL_LEN, max_num_seqs=4)
     return ModelRunner(model, cache, config)
 
 
 def blocks_of(slot: int) -> tuple[int, ...]:
     """Return the blocks of the request at one of the four slots, in a mixed order."""
-    return tuple(range(slot, NUM_BLOCKS, 4))[::-1]
+    return tuple(range(slot + 1, NUM_BLOCKS + 1, 4))[::-1]
 
 
 def new_request(
@@ -33,19 +35,26 @@ def new_request(
     prompt: Sequence[int],
     *,
     slot: int = 0,
+    num_groups: int = 1,
     output: Sequence[int] = (),
     eos: Sequence[int] = (),
     bad_words: Sequence[Sequence[int]] = (),
     **params: Any,
 ) -> NewRequestData:
-    """Return a request that holds all blocks it may ever need; greedy unless told."""
+    """Return a request that holds all blocks it may ever need; greedy unless told.
+
+    Blocks of the second group lie behind those of the first, and so on.
+    """
     return NewRequestData(
         request_id=request_id,
         prompt_token_ids=tuple(prompt),
         output_token_ids=tuple(output),
         sampling_params=SamplingParams(**{"temperature": 0.0, "seed": 1} | params),
         eos_token_ids=frozenset(eos),
-        block_ids=(blocks_of(slot),),
+        block_ids=tuple(
+            tuple(block_id + g * NUM_BLOCKS for block_id in blocks_of(slot))
+            for g in range(num_groups)
+        ),
         num_computed_tokens=0,
         constraints=Constraints(bad_words=tuple(map(tuple, bad_words))),
     )

@@ -89,7 +89,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> DecoderForCausalLM:
 def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) -> StepInputs:
     """One decode step of requests of one length, whose blocks lie one after the other."""
     num_blocks = -(-length // BLOCK_SIZE)
-    tables = np.arange(num_reqs * 8, dtype=np.int32).reshape(num_reqs, 8)[:, :num_blocks]
+    tables = np.arange(num_reqs * 8, dtype=np.int32).reshape(1, num_reqs, 8)[:, :, :num_blocks]
     last = np.full(num_reqs, length - 1)
     batch = ForwardBatch(
         num_tokens=num_reqs,
@@ -97,12 +97,13 @@ def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) ->
         max_seqlen_q=1,
         max_seq_len=length,
         positions=last,
-        slot_mapping=tables[:, -1].astype(np.int64) * BLOCK_SIZE + last % BLOCK_SIZE,
+        slot_mapping=tables[:, :, -1].astype(np.int64) * BLOCK_SIZE + last % BLOCK_SIZE,
         block_tables=tables,
         seq_lens=np.full(num_reqs, length, np.int32),
         cu_seqlens_q=np.arange(num_reqs + 1, dtype=np.int32),
         logits_indices=np.arange(num_reqs, dtype=np.int32),
         kv_caches=caches,
+        layer_groups=(0,) * len(caches),
     )
     ids = (np.arange(num_reqs) * 7 + length) % model.config.vocab_size
     return StepInputs(input_ids=ids, batch=batch, requests=(), wanted=())

@@ -46,7 +46,7 @@ def test_new_blocks_are_appended(rows: InputBatch) -> None:
     rows.update(SchedulerOutput(cached_requests=(more,)))
 
     row = rows["a"].row
-    assert rows.block_tables[row, :5].tolist() == [*blocks_of(0)[:3], 70, 71]
+    assert rows.block_tables[0, row, :5].tolist() == [*blocks_of(0)[:3], 70, 71]
     assert rows.num_computed_tokens[row] == 2
 
 

@@ -1,5 +1,6 @@
 """ModelRunner over tiny models: batches, chunks, preemption, and rows that fail alone."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.worker.steps import generate, new_request, runner_of, step
 SHORT = [5, 11, 7]
 LONG = [3, 90, 41, 8, 8, 15, 60, 2, 33, 71, 29]
 NAN_TOKEN = 77
+# Requests of the model with windows: each of its three layers is a cache group.
+windowed = partial(new_request, num_groups=3)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> CausalLM:
 
 
 def test_greedy_tokens_are_the_argmax_of_the_whole_sequence(model: CausalLM) -> None:
-    tokens = generate(runner_of(model), [new_request("a", LONG)], 12)["a"]
+    tokens = generate(runner_of(model), [windowed("a", LONG)], 12)["a"]
 
     ids = np.array(LONG + tokens)
     (logits,) = all_logits(model, [(ids, np.arange(len(ids)))])
@@ -49,10 +52,10 @@ def test_greedy_tokens_are_the_argmax_of_the_whole_sequence(model: CausalLM) -> 
 
 def test_tokens_do_not_depend_on_the_batch(model: CausalLM) -> None:
     requests = [
-        new_request("a", LONG, slot=0),
-        new_request("b", SHORT, slot=1, temperature=0.9, seed=7),
-        new_request("c", SHORT, slot=2, temperature=0.9, seed=8),
-        new_request("d", LONG[::-1], slot=3, temperature=1.2, top_k=9, top_p=0.9, seed=7),
+        windowed("a", LONG, slot=0),
+        windowed("b", SHORT, slot=1, temperature=0.9, seed=7),
+        windowed("c", SHORT, slot=2, temperature=0.9, seed=8),
+        windowed("d", LONG[::-1], slot=3, temperature=1.2, top_k=9, top_p=0.9, seed=7),
     ]
     alone = {r.request_id: generate(runner_of(model), [r], 8)[r.request_id] for r in requests}
 
@@ -63,10 +66,10 @@ def test_tokens_do_not_depend_on_the_batch(model: CausalLM) -> None:
 
 
 def test_chunked_prefill_samples_only_after_the_last_chunk(model: CausalLM) -> None:
-    want = generate(runner_of(model), [new_request("a", LONG)], 1)["a"]
+    want = generate(runner_of(model), [windowed("a", LONG)], 1)["a"]
     runner = runner_of(model)
 
-    first = runner.execute_model(step({"a": 4}, new=[new_request("a", LONG)]))
+    first = runner.execute_model(step({"a": 4}, new=[windowed("a", LONG)]))
     second = runner.execute_model(step({"a": 7}, computed={"a": 4}))
 
     assert first.sampled_token_ids == {}
@@ -74,23 +77,23 @@ def test_chunked_prefill_samples_only_after_the_last_chunk(model: CausalLM) -> N
 
 
 def test_prefill_and_decode_share_a_step(model: CausalLM) -> None:
-    want = generate(runner_of(model), [new_request("a", SHORT)], 2)["a"]
+    want = generate(runner_of(model), [windowed("a", SHORT)], 2)["a"]
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT)]))
 
     output = runner.execute_model(
-        step({"b": 5, "a": 1}, new=[new_request("b", LONG, slot=1)], computed={"a": 3})
+        step({"b": 5, "a": 1}, new=[windowed("b", LONG, slot=1)], computed={"a": 3})
     )
 
     assert output.sampled_token_ids == {"a": (want[1],)}
 
 
 def test_preempted_request_goes_on_as_if_it_had_not_been(model: CausalLM) -> None:
-    request = new_request("a", LONG, temperature=0.8, seed=3, frequency_penalty=0.5)
+    request = windowed("a", LONG, temperature=0.8, seed=3, frequency_penalty=0.5)
     want = generate(runner_of(model), [request], 8)["a"]
     runner = runner_of(model)
     generate(runner, [request], 3)
-    resumed = new_request(
+    resumed = windowed(
         "a", LONG, slot=1, output=want[:3], temperature=0.8, seed=3, frequency_penalty=0.5
     )
 
@@ -124,7 +127,7 @@ def test_blocks_that_held_nan_serve_the_next_request(damaged: CausalLM) -> None:
 
 def test_step_without_tokens_forgets_requests_and_returns_nothing(model: CausalLM) -> None:
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT)]))
 
     output = runner.execute_model(step({}, finished=["a", "never-seen"]))
 
@@ -137,7 +140,7 @@ def test_logprobs_are_of_the_raw_logits(model: CausalLM) -> None:
     last = logits[-1].astype(np.float64)
     want = last - np.log(np.exp(last).sum())
     best = int(last.argmax())
-    request = new_request("a", LONG, logprobs=3, logit_bias={best: -100.0})
+    request = windowed("a", LONG, logprobs=3, logit_bias={best: -100.0})
 
     output = runner_of(model).execute_model(step({"a": len(LONG)}, new=[request]))
 
@@ -172,7 +175,7 @@ def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
     model: CausalLM, chunks: tuple[int, ...]
 ) -> None:
     runner = runner_of(model)
-    request = new_request("a", LONG, prompt_logprobs=2)
+    request = windowed("a", LONG, prompt_logprobs=2)
 
     output = runner.execute_model(step({"a": chunks[0]}, new=[request]))
     computed = chunks[0]
@@ -195,9 +198,9 @@ def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
 
 def test_prompt_logprobs_come_once(model: CausalLM) -> None:
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT, prompt_logprobs=0)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT, prompt_logprobs=0)]))
     later = runner.execute_model(step({"a": 1}, computed={"a": 3}))
-    again = new_request("a", SHORT, prompt_logprobs=0, output=[1, 2])
+    again = windowed("a", SHORT, prompt_logprobs=0, output=[1, 2])
 
     resumed = runner.execute_model(step({"a": 5}, new=[again], finished=["a"]))
 
@@ -217,7 +220,7 @@ def test_prompt_logprobs_hold_few_rows_of_logits_at_once(
     monkeypatch.setattr(model, "compute_logits", recorded, raising=False)
     monkeypatch.setattr("pyvt.worker.logprobs.PROMPT_ROWS", 4)
     output = runner_of(model).execute_model(
-        step({"a": 11}, new=[new_request("a", LONG, prompt_logprobs=1)])
+        step({"a": 11}, new=[windowed("a", LONG, prompt_logprobs=1)])
     )
 
     assert sizes == [4, 4, 2, 1]

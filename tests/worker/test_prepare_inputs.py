@@ -30,8 +30,8 @@ def test_chunk_and_decode_lie_side_by_side(rows: InputBatch) -> None:
     assert batch.positions.tolist() == [3, 4, 5, 6, 5]
     assert batch.seq_lens.tolist() == [7, 6]
     assert batch.cu_seqlens_q.tolist() == [0, 4, 5]
-    assert batch.block_tables.tolist() == blocks[:, :2].tolist()
-    assert batch.slot_mapping.tolist() == [
+    assert batch.block_tables.tolist() == [blocks[:, :2].tolist()]
+    assert batch.slot_mapping[0].tolist() == [
         blocks[0, 0] * BLOCK_SIZE + 3,
         blocks[0, 1] * BLOCK_SIZE,
         blocks[0, 1] * BLOCK_SIZE + 1,

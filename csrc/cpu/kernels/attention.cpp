@@ -44,34 +44,113 @@ class Prefetcher {
   int line_ = 0;
 };
 
-// Scores of kRows rows against kAttnKeyGroup keys.
-template <int kRows, typename T>
+// Scores of kRows rows against kAttnKeyGroup keys. Without a tail the sums never leave registers.
+template <int kRows, bool kHasTail, typename T>
 inline void score_group(float* scores, const float* q, int64_t q_stride, const T* const* keys,
                         int64_t head_dim) {
   static_assert(kAttnKeyGroup == 4, "four sums at a time");
   simd::Vec sums[kRows][4];
-  for (auto& row : sums) {
-    for (simd::Vec& sum : row) sum = simd::zero();
-  }
-  int64_t d = 0;
-  for (; d + simd::kLanes <= head_dim; d += simd::kLanes) {
-    simd::Vec query[kRows];
-    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + d);
+  const auto add = [&](const simd::Vec(&query)[kRows], const auto& key_at) {
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
-      const simd::Vec key = simd::load(keys[k] + d);
+      const simd::Vec key = key_at(keys[k]);
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sums[r][k] = simd::fma(query[r], key, sums[r][k]);
     }
+  };
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) sums[r][k] = simd::zero();
   }
-  if (d < head_dim) {
-    for (int k = 0; k < 4; ++k) {
-      const simd::Vec key = simd::load_first(keys[k] + d, static_cast<int>(head_dim - d));
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][k] = simd::fma(simd::load(q + r * q_stride + d), key, sums[r][k]);
-      }
-    }
+  const int64_t end = kHasTail ? head_dim / simd::kLanes * simd::kLanes : head_dim;
+  simd::Vec query[kRows];
+  for (int64_t d = 0; d < end; d += simd::kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + d);
+    add(query, [&](const T* key) { return simd::load(key + d); });
   }
+  if (kHasTail) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + end);
+    const int num_dims = static_cast<int>(head_dim - end);
+    add(query, [&](const T* key) { return simd::load_first(key + end, num_dims); });
+  }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     simd::sum4(scores + r * kAttnTile, sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+  }
+}
+
+constexpr int kColumnKeys = kAttnKeyVectors * simd::kLanes;
+
+// The i-th of kLanes chains in the order in which simd::sum adds lanes: halves first.
+constexpr int chain_at(int i) {
+  int chain = 0;
+  for (int bit = 1, half = simd::kLanes / 2; half > 0; bit *= 2, half /= 2) {
+    if (i & bit) chain += half;
+  }
+  return chain;
+}
+
+// Scores of kRows rows against a group of keys in columns: a lane owns a key. Chain by chain, and
+// added as simd::sum adds lanes, so that every score has the bits of score_group.
+template <int kRows>
+void score_columns(float* scores, const float* q, int64_t q_stride, const float* columns,
+                   int64_t num_dims) {
+  simd::Vec parts[8][kRows][kAttnKeyVectors];
+  static_assert(simd::kLanes <= 64, "a part for each halving");
+  int depth = 0;
+  for (int i = 0; i < simd::kLanes; ++i) {
+    simd::Vec sums[kRows][kAttnKeyVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kAttnKeyVectors; ++v) sums[r][v] = simd::zero();
+    }
+    for (int64_t d = chain_at(i); d < num_dims; d += simd::kLanes) {
+      simd::Vec key[kAttnKeyVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kAttnKeyVectors; ++v) {
+        key[v] = simd::load(columns + d * kColumnKeys + v * simd::kLanes);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const simd::Vec query = simd::set1(q[r * q_stride + d]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kAttnKeyVectors; ++v) sums[r][v] = simd::fma(query, key[v], sums[r][v]);
+      }
+    }
+    const auto for_sums = [&](auto&& f) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kAttnKeyVectors; ++v) f(sums[r][v], parts[depth][r][v]);
+      }
+    };
+    for (int n = i + 1; n % 2 == 0; n /= 2) {
+      --depth;
+      for_sums([](simd::Vec& sum, simd::Vec& part) { sum = simd::add(part, sum); });
+    }
+    for_sums([](simd::Vec& sum, simd::Vec& part) { part = sum; });
+    ++depth;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kAttnKeyVectors; ++v) {
+      simd::store(scores + r * kAttnTile + v * simd::kLanes, parts[0][r][v]);
+    }
+  }
+}
+
+void transpose_keys(const void* const* keys, int begin, int end, int64_t row_stride,
+                    float* columns) {
+  for (int key = begin; key < end; key += simd::kLanes) {
+    const auto* rows = reinterpret_cast<const uint8_t* const*>(keys + key);
+    float* group = columns + key / kColumnKeys * kColumnKeys * row_stride + key % kColumnKeys;
+    for (int64_t d = 0; d < row_stride; d += simd::kLanes) {
+      simd::transpose_words(rows, d * 4, reinterpret_cast<uint8_t*>(group + d * kColumnKeys),
+                            kColumnKeys * 4);
+    }
   }
 }
 
@@ -151,7 +230,7 @@ inline int rows_together(int num_left) {
   return num_left >= 3 ? 3 : 1;
 }
 
-template <typename T>
+template <bool kHasTail, typename T>
 void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ahead) {
   const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
   // Half of what is ahead goes with the scores of a whole tile.
@@ -163,11 +242,32 @@ void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ah
       float* scores = tile.scores + row * kAttnTile + key;
       const float* q = tile.q + row * tile.row_stride;
       if (together == 3) {
-        score_group<3>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<3, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
       } else if (together == 2) {
-        score_group<2>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<2, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
       } else {
-        score_group<1>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<1, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+      }
+      row += together;
+    }
+  }
+}
+
+void score_rows_by_columns(const AttnTile& tile, int begin_key, int end_key) {
+  for (int key = begin_key / kColumnKeys * kColumnKeys; key < end_key; key += kColumnKeys) {
+    const float* columns = tile.key_columns + key * tile.row_stride;
+    for (int row = 0; row < tile.num_rows;) {
+      const int left = tile.num_rows - row, together = left >= 6 ? 6 : rows_together(left);
+      float* scores = tile.scores + row * kAttnTile + key;
+      const float* q = tile.q + row * tile.row_stride;
+      if (together == 6) {
+        score_columns<6>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else if (together == 3) {
+        score_columns<3>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else if (together == 2) {
+        score_columns<2>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else {
+        score_columns<1>(scores, q, tile.row_stride, columns, tile.row_stride);
       }
       row += together;
     }
@@ -229,7 +329,14 @@ void attend_tile(const AttnTile& tile) {
     end_key = tile.last[row] > end_key ? tile.last[row] : end_key;
   }
   Prefetcher ahead(tile);
-  score_rows<T>(tile, begin_key / kAttnKeyGroup * kAttnKeyGroup, end_key, &ahead);
+  const int first_key = begin_key / kAttnKeyGroup * kAttnKeyGroup;
+  if (tile.key_columns != nullptr) {
+    score_rows_by_columns(tile, begin_key, end_key);
+  } else if (tile.head_dim % simd::kLanes == 0) {
+    score_rows<false, T>(tile, first_key, end_key, &ahead);
+  } else {
+    score_rows<true, T>(tile, first_key, end_key, &ahead);
+  }
   for (int row = 0; row < tile.num_rows; ++row) {
     softmax_tile_row(tile.scores + row * kAttnTile, tile.first[row], tile.last[row], tile.scale,
                      tile.soft_cap, tile.tops + row, tile.totals + row);
@@ -302,6 +409,7 @@ void merge_row(void* out, const void* a, const void* b, float weight_a, float we
 void fill_attention(KernelTable& table) {
   table.attn_lanes = simd::kLanes;
   table.fold_tile = &fold_tile;
+  table.transpose_keys = &transpose_keys;
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     table.attend_tile[x.index] = &attend_tile<X>;

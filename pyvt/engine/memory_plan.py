@@ -1,0 +1,238 @@
+"""The memory plan: what a model will take, from the headers of its files alone.
+
+``build_engine`` makes it before it loads anything, ``pyvt fit`` prints it.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from pyvt import backends
+from pyvt.config import Caps, EngineConfig, KVCacheSpec, resolve
+from pyvt.config.cache import block_bytes, blocks_of_request, cache_groups
+from pyvt.config.model import ModelConfig
+from pyvt.dispatch.table import REFERENCE_BACKEND
+from pyvt.errors import ConfigError
+from pyvt.log import get_logger
+from pyvt.models.registry import model_class, model_config
+from pyvt.quant import WeightSettings
+from pyvt.tensor.dtype import dtype_named
+from pyvt.tensor.memory import available_host_bytes
+from pyvt.weights.loader import decide_expand
+from pyvt.weights.resolve import ModelFiles
+
+log = get_logger(__name__)
+
+DEFAULT_DTYPE = "f32"
+
+# What an interpreter, its libraries and tiles of attention take beside arrays of activations.
+_FIXED_BYTES = 64 << 20
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a model will take of the memory, known from file headers alone.
+
+    Attributes:
+        config: the settings, without auto.
+        model_config: the model's shape.
+        kv_specs: what each layer keeps of a token.
+        is_expanded: whether packed weights are widened at load.
+        expand_reason: why.
+        free_bytes: memory that the process may still take.
+        weight_bytes: weights as they will be kept.
+        activation_bytes: an estimate for the largest step.
+        kv_bytes: the KV cache once all blocks are written.
+    """
+
+    config: EngineConfig
+    model_config: ModelConfig
+    kv_specs: tuple[KVCacheSpec, ...]
+    is_expanded: bool
+    expand_reason: str
+    free_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    kv_bytes: int
+
+    @property
+    def left_bytes(self) -> int:
+        """Memory that nothing of the plan takes; below 0 where blocks were asked for by number."""
+        return self.free_bytes - self.weight_bytes - self.activation_bytes - self.kv_bytes
+
+    @property
+    def num_full_requests(self) -> int:
+        """Requests of ``max_model_len`` tokens that the pool holds at once."""
+        return int(self.config.cache.num_blocks) // self._blocks_of(int(self.config.max_model_len))
+
+    def as_dict(self) -> dict[str, int | str | bool]:
+        """Return the plan as plain values."""
+        cache = self.config.cache
+        return {
+            "free_bytes": self.free_bytes,
+            "weight_bytes": self.weight_bytes,
+            "kv_bytes": self.kv_bytes,
+            "activation_bytes": self.activation_bytes,
+            "left_bytes": self.left_bytes,
+            "kv_dtype": self.kv_specs[0].dtype.name,
+            "kv_bytes_per_token": sum(spec.bytes_per_token for spec in self.kv_specs),
+            "num_groups": len(cache_groups(self.kv_specs)),
+            "num_blocks": int(cache.num_blocks),
+            "block_size": cache.block_size,
+            "max_model_len": int(self.config.max_model_len),
+            "num_full_requests": self.num_full_requests,
+            "is_expanded": self.is_expanded,
+            "expand_reason": self.expand_reason,
+        }
+
+    def summary(self) -> str:
+        """Return the plan in one line."""
+        parts = {
+            "free": self.free_bytes,
+            "weights": self.weight_bytes,
+            "kv": self.kv_bytes,
+            "activations": self.activation_bytes,
+            "left": self.left_bytes,
+        }
+        sizes = " ".join(f"{name}={size / _MIB:.0f}MiB" for name, size in parts.items())
+        cache = self.config.cache
+        return (
+            f"{sizes} num_blocks={cache.num_blocks} block_size={cache.block_size} "
+            f"kv_dtype={self.kv_specs[0].dtype.name} max_model_len={self.config.max_model_len} "
+            f"expand={self.is_expanded} ({self.expand_reason})"
+        )
+
+    def _blocks_of(self, num_tokens: int) -> int:
+        return _blocks_of(self.config, self.kv_specs, num_tokens)
+
+
+@cache
+def best_backend() -> str:
+    """Return the best backend that loads here; says once, in the log, why a better one does not."""
+    for name in backends.BACKENDS:
+        reason = backends.why_not(name)
+        if reason is None:
+            return name
+        log.warning("backend %s cannot be used, the reference computes: %s", name, reason)
+    return REFERENCE_BACKEND
+
+
+def _auto_backend(dtype: str) -> str:
+    """Return what backend ``auto`` stands for; no native kernel computes in f64."""
+    return REFERENCE_BACKEND if dtype == "f64" else best_backend()
+
+
+def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = None) -> Plan:
+    """Return what the model will take and the config without auto; loads nothing.
+
+    Args:
+        config: the settings.
+        files: the open model.
+        free_bytes: memory to plan for; None asks the system and the control group.
+
+    Raises:
+        ConfigError: it does not fit; the text says by how much and what to do.
+        UnsupportedError, CheckpointError: the model cannot be run.
+    """
+    free = available_host_bytes() if free_bytes is None else free_bytes
+    shape = model_config(files)
+    device = config.device
+    dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
+    backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
+    settings = WeightSettings(dtype=dtype_named(dtype))
+    specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
+    if config.cache.kv_dtype != "auto":
+        specs = tuple(replace(s, dtype=dtype_named(config.cache.kv_dtype)) for s in specs)
+    wide = settings.wide_dtype
+    expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
+    infos = [files.source.info(name) for name in files.source.names()]
+    weight_bytes = sum(
+        info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos
+    )
+    activation_bytes = _activation_bytes(shape, config, wide.block_bytes)
+    if config.cache.num_blocks == "auto":
+        _check_fits(config, specs, free, weight_bytes, activation_bytes)
+    left = max(0, free - weight_bytes - activation_bytes)
+    resolved = resolve(
+        config,
+        Caps(
+            backends=tuple(sorted(backends.available(), key=lambda name: name != backend)),
+            dtype=DEFAULT_DTYPE,
+            num_cores=_num_cores(),
+            max_position_embeddings=shape.max_position_embeddings,
+            kv_specs=specs,
+            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
+            kv_budget_bytes=int(left * config.cache.memory_fraction),
+        ),
+    )
+    assert resolved.cache.num_blocks != "auto", "resolve leaves no auto"
+    return Plan(
+        config=resolved,
+        model_config=shape,
+        kv_specs=specs,
+        is_expanded=expand.is_expanded,
+        expand_reason=expand.reason,
+        free_bytes=free,
+        weight_bytes=weight_bytes,
+        activation_bytes=activation_bytes,
+        kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
+    )
+
+
+def _check_fits(
+    config: EngineConfig,
+    specs: Sequence[KVCacheSpec],
+    free: int,
+    weight_bytes: int,
+    activation_bytes: int,
+) -> None:
+    """Check that weights, activations and the KV of one request fit together."""
+    num_tokens = 2 if config.max_model_len == "auto" else config.max_model_len
+    num_blocks = _blocks_of(config, specs, num_tokens) + 1
+    kv_bytes = num_blocks * block_bytes(specs, config.cache.block_size)
+    need = weight_bytes + activation_bytes + int(kv_bytes / config.cache.memory_fraction)
+    if need > free:
+        raise ConfigError(
+            f"[memory] model: expected {need / _MIB:.1f} MiB (weights {weight_bytes / _MIB:.1f}, "
+            f"activations {activation_bytes / _MIB:.1f}, KV of {num_tokens} tokens "
+            f"{kv_bytes / _MIB:.1f} at memory_fraction {config.cache.memory_fraction}), got "
+            f"{free / _MIB:.1f} MiB free: {(need - free) / _MIB:.1f} MiB too little; lower "
+            "max_model_len or max_num_batched_tokens, raise memory_fraction or free memory, or "
+            "take a smaller kv_dtype or a smaller model",
+            field="model",
+        )
+
+
+def _blocks_of(config: EngineConfig, specs: Sequence[KVCacheSpec], num_tokens: int) -> int:
+    return blocks_of_request(
+        cache_groups(specs),
+        num_tokens,
+        config.cache.block_size,
+        config.scheduler.max_prefill_chunk,
+    )
+
+
+def _bytes_per_position(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
+    """Return the bytes of a row of the rotary table and of a token in the row of each request."""
+    return shape.rope.rotary_dim * item_bytes + config.scheduler.max_num_seqs * 8
+
+
+def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
+    """Return an estimate of the arrays of the largest step, with temporaries."""
+    heads = (shape.num_heads * 2 + shape.num_kv_heads * 2) * shape.head_dim
+    per_token = 4 * shape.hidden_size + heads + 3 * shape.intermediate_size
+    per_row = 4 * shape.vocab_size
+    return _FIXED_BYTES + item_bytes * 2 * (
+        config.scheduler.max_num_batched_tokens * per_token
+        + config.scheduler.max_num_seqs * per_row
+    )
+
+
+def _num_cores() -> int:
+    """Return the cores that this process may use; all of them where the system has no such set."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

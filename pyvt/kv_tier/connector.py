@@ -1,0 +1,133 @@
+"""KVConnector: the seam between an engine and a store of KV that outlives its blocks.
+
+A connector has two halves. The scheduler half is asked on the engine's thread and does no I/O; it
+speaks of requests, block ids and names. The worker half moves bytes; it gets them through
+``BlockAccess`` in one canonical layout, ``[layer][k|v][token][head][dim]``, little endian, and
+never guesses another. The halves meet in the metadata that ``build_connector_meta`` makes for a
+step and in ``TransferResults``, so they may live in different processes.
+
+The order of a step:
+
+1. ``get_num_new_matched_tokens`` for each request that starts, ``update_state_after_alloc`` when it
+   has its blocks; ``build_connector_meta`` when the step is decided.
+2. ``handle_preemptions``, ``start_load_kv``; in the forward pass ``wait_for_layer_load`` before and
+   ``save_kv_layer`` after each layer; ``wait_for_save``, ``get_transfer_results``.
+3. ``update_connector_output``; ``request_finished_all_groups`` for each request that ended.
+
+A failure is a result and never an exception: the engine goes back to what it has and computes the
+rest again. The names are those of vLLM's ``KVConnectorBase_V1``.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
+
+
+class ConnectorRequest(Protocol):
+    """What a connector may know of a request.
+
+    Attributes:
+        request_id: its identity.
+        block_hashes: names of its full blocks; it grows with the request.
+    """
+
+    request_id: str
+    block_hashes: list[bytes]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far."""
+        ...
+
+
+class BlockAccess(Protocol):
+    """The engine's blocks as bytes; one entry a block or state, in the canonical layout."""
+
+    def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
+        """Return copies of blocks of a group, of states for a state group."""
+        ...
+
+    def import_(
+        self, group: int, block_ids: Sequence[int], views: Sequence[memoryview | bytes]
+    ) -> None:
+        """Fill blocks of a group. Raises ConfigError where a view has another size."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVEvent:
+    """A block that came into the store or left it."""
+
+    kind: Literal["stored", "removed"]
+    group: int
+    block_hash: bytes
+
+
+class KVConnector(Protocol):
+    """Both halves; a class that has only one leaves the other to its peer."""
+
+    def get_num_new_matched_tokens(
+        self, request: ConnectorRequest, num_computed: int
+    ) -> tuple[int | None, bool]:
+        """Return how many tokens behind ``num_computed`` can be loaded, and whether meanwhile.
+
+        None asks to be asked again later; the request waits and holds nobody up. With True the
+        request does not run before it is reported as received.
+        """
+        ...
+
+    def update_state_after_alloc(
+        self, request: ConnectorRequest, blocks: BlockIds, num_external: int
+    ) -> None:
+        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded."""
+        ...
+
+    def build_connector_meta(self, scheduled: SchedulerOutput) -> Any:
+        """Return what the worker half must do in a step, None for nothing."""
+        ...
+
+    def request_finished_all_groups(self, request: ConnectorRequest, blocks: BlockIds) -> bool:
+        """Note the end of a request; True keeps its blocks held until it is reported as sent."""
+        ...
+
+    def update_connector_output(self, results: TransferResults) -> None:
+        """Note what the worker half has ended."""
+        ...
+
+    def take_events(self) -> Iterable[KVEvent]:
+        """Return what has changed in the store since the last call."""
+        ...
+
+    def register_kv_caches(self, blocks: BlockAccess) -> None:
+        """Get the engine's blocks, once, before the first step."""
+        ...
+
+    def start_load_kv(self, meta: Any) -> None:
+        """Start the loads of a step; a load of a request that runs in it must end in it."""
+        ...
+
+    def wait_for_layer_load(self, layer: int) -> None:
+        """Wait for the loads of a layer, before its attention."""
+        ...
+
+    def save_kv_layer(self, layer: int) -> None:
+        """Start the stores of a layer, after its attention."""
+        ...
+
+    def wait_for_save(self) -> None:
+        """Make sure that the blocks of this step's stores may be written again."""
+        ...
+
+    def get_transfer_results(self) -> TransferResults:
+        """Return what has ended since the last call."""
+        ...
+
+    def handle_preemptions(self, request_ids: frozenset[str]) -> None:
+        """Let go of blocks of requests that the step forgets, before they are written again."""
+        ...
+
+    def shutdown(self) -> None:
+        """End all transfers."""
+        ...
