@@ -153,7 +153,7 @@ def main(name: str, is_all: bool) -> int:
     environment = {**os.environ, "PYVT_TEST_NATIVE": str(folder)}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.
-        environment["ASAN_OPTIONS"] = "detect_leaks=0"
+        environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}
         environment["LD_PRELOAD"] = " ".join(_library(library) for library in build.preload)
     return subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
 

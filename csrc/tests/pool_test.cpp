@@ -33,18 +33,36 @@ bool runs_on_each_thread() {
   return calls.load() == pyvt::cpu::num_threads();
 }
 
+// Phases of one region: each reads what the one before wrote.
+bool keeps_order_in_a_region() {
+  const pyvt::cpu::Region region;
+  std::vector<int64_t> values(kItems, 0);
+  for (int64_t phase = 0; phase < 10; ++phase) {
+    parallel_for(kItems, 7, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int64_t& value = values[static_cast<size_t>(phase % 2 == 0 ? i : kItems - 1 - i)];
+        if (value == phase) ++value;
+      }
+    });
+  }
+  for (int64_t value : values) {
+    if (value != 10) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
   std::atomic<bool> is_right{true};
   const auto drive = [&] {
     for (int i = 0; i < 200; ++i) {
-      if (!covers_each_item() || !runs_on_each_thread()) is_right.store(false);
+      if (!covers_each_item() || !keeps_order_in_a_region()) is_right.store(false);
     }
   };
   for (int count : {1, 2, 4}) {
     pyvt::cpu::set_num_threads(count);
-    drive();
+    if (!runs_on_each_thread()) is_right.store(false);
     std::thread other(drive);
     drive();
     other.join();

@@ -17,6 +17,7 @@ from pyvt.cli.session import (
     open_session,
     sampling_options,
 )
+from pyvt.cli.structure import structure_of, structure_options
 from pyvt.cli.terminal import MAX_INPUT, say, write_text
 from pyvt.errors import RequestError
 from pyvt.sampling_params import SamplingParams
@@ -39,6 +40,7 @@ SILENCE_S = 1.0
 )
 @model_options
 @sampling_options(DEFAULTS)
+@structure_options
 @click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
 def generate(
     words: tuple[str, ...],
@@ -55,7 +57,8 @@ def generate(
     """
     text = full_prompt(words, prompt)
     params = SamplingParams(
-        **{"temperature": DEFAULTS["temperature"]} | given(options, SAMPLING_FIELDS)
+        **{"temperature": DEFAULTS["temperature"]} | given(options, SAMPLING_FIELDS),
+        structured_outputs=structure_of(options),
     )
     if is_chat is False and system is not None:
         raise RequestError("[generate] system: expected none with --raw", param="system")
@@ -67,6 +70,8 @@ def generate(
         _ignore if is_json else write_text,
     )
     facts = session.facts(answer)
+    for warning in answer.warnings:
+        say(f"warning: {warning}")
     if is_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
     else:

@@ -63,6 +63,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     metrics: RequestMetrics | None = None
+    warnings: tuple[str, ...] = ()
 
     def take(self, output: RequestOutput) -> None:
         """Add what is new. Raises EngineDeadError for an output that says so."""
@@ -71,6 +72,7 @@ class Answer:
         self.token_ids += new.token_ids
         self.finish_reason = new.finish_reason
         self.metrics = output.metrics
+        self.warnings = output.warnings
         if new.finish_reason == "error":
             raise EngineDeadError(f"[engine] request: {output.error}")
 

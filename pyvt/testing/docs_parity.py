@@ -146,6 +146,16 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
+        command="pytest tests/structured tests/engine/test_structured_outputs.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Speculative decoding by prompt lookup: the same tokens as without",
+        command="pytest tests/spec_decode tests/engine/test_speculative.py",
+        label="PASS",
+    ),
+    Capability(
         name="Engine thread and AsyncLLM: one end for every request, cancellation, deadlines, "
         "shutdown; n answers",
         command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
@@ -181,6 +191,32 @@ CAPABILITIES = (
     Capability(
         name="Native CPU backend: every kernel equals the reference on scalar and AVX2",
         command="pytest tests/backends",
+        label="PASS",
+    ),
+    Capability(
+        name="Native CPU backend: AVX-512 and NEON kernels, over SIMDe on AVX2",
+        command="make simde",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: NEON kernels compiled for AArch64, under qemu",
+        command="make cross",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: backend tests under address, undefined-behaviour and thread "
+        "sanitizers",
+        command="make asan tsan",
+        label="PASS",
+    ),
+    Capability(
+        name="C library `libpyvt_ops.so`, called from C and by ctypes",
+        command="pytest tests/backends/test_c_api.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Packages: wheel, and sdist with and without a compiler, in fresh environments",
+        command="pytest tests/test_packages.py",
         label="PASS",
     ),
     Capability(

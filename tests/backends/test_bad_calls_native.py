@@ -5,6 +5,7 @@ The arguments are those of an OpCase as they reach the kernel, past the checks o
 read or write outside of an array shows under the address sanitizer (tests/native_builds.py).
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
 from pyvt.dispatch.table import Candidate, Op, tapped
-from pyvt.errors import KernelError
+from pyvt.errors import KernelError, PyvtError
 from pyvt.tensor.dtype import DTYPES
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -41,6 +42,7 @@ else:
 CASES = [
     (case, dtype) for case in ALL_CASES for dtype in case.dtypes if dtype in NATIVE.get(case.op, ())
 ]
+NUM_EXAMPLES = int(os.environ.get("PYVT_TEST_EXAMPLES", "200"))
 DTYPE_NAMES = ("f64", "f32", "bf16", "f16", "i64", "i32", "i8", "u8", "u64", "bool")
 INTEGERS = (-(2**62), -(2**31), -2, -1, 0, 1, 7, 2**31, 2**62)
 SCALARS = (None, "text", "none", "q8", -(2**40), -1, 0, 1, 2**40, -1e300, 0.5, float("nan"))
@@ -112,7 +114,7 @@ def _mutated(arg: Any, mutation: str, axis: int, pick: int) -> Any:
         shape = (arg.shape[0], (32, 256, arg.shape[1], arg.shape[1] * 2)[axis % 4])
         try:
             return PackedTensor(DTYPES[other], shape, arg.layout, arg.data)
-        except ValueError:
+        except PyvtError:
             return PackedTensor(arg.dtype, arg.shape, arg.layout, arg.data.copy())
     if isinstance(arg, QuantTensor):
         return ops.prepack_weight(arg) if pick % 2 else arg.blocks
@@ -132,7 +134,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @settings(
-    max_examples=200,
+    max_examples=NUM_EXAMPLES,
     deadline=None,
     derandomize=True,
     database=None,
