@@ -40,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
-    engine = build_engine(engine_config(str(hub.pull(MODEL, print)), max_model_len=1024))
+    engine = build_engine(
+        engine_config(str(hub.pull(MODEL, print)), backend="numpy", max_model_len=1024)
+    )
     llm = LLM.from_engine(engine)
     measure(llm)
     samples = [measure(llm) for _ in range(repeats)]

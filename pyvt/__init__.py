@@ -10,13 +10,26 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "LLM": "pyvt.llm",
+    "AsyncLLM": "pyvt.engine.async_llm",
+    "EngineCore": "pyvt.engine.core",
     "SamplingParams": "pyvt.sampling_params",
+    "StructuredOutputsParams": "pyvt.sampling_params",
     "EngineConfig": "pyvt.config",
     "RequestOutput": "pyvt.outputs",
     "use_backend": "pyvt.dispatch",
 }
 
-__all__ = ["EngineConfig", "LLM", "RequestOutput", "SamplingParams", "__version__", "use_backend"]
+__all__ = [
+    "AsyncLLM",
+    "EngineConfig",
+    "EngineCore",
+    "LLM",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "__version__",
+    "use_backend",
+]
 
 
 def __getattr__(name: str) -> Any:

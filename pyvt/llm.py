@@ -4,16 +4,22 @@
 >>> llm.generate("Once upon a time", SamplingParams(max_tokens=20))[0].outputs[0].text
 """
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
 from pyvt.config import EngineConfig, engine_config
 from pyvt.engine.build import build_engine
+from pyvt.engine.engine_thread import EngineThread
+from pyvt.engine.events import Event, EventChannel, event_bound, take_event
 from pyvt.engine.input_processor import Message, Prompt
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import RequestError
+from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer
@@ -22,7 +28,10 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
-    """A loaded model; not safe for two threads.
+    """A loaded model; several threads may use it at once.
+
+    The engine runs on a thread of its own, which ends with ``shutdown``, when the LLM is dropped,
+    or when the program ends.
 
     Args:
         model: folder of a checkpoint or path of a ``.gguf`` file; ``pyvt.hub.pull`` returns one.
@@ -36,17 +45,16 @@ class LLM:
 
     @classmethod
     def from_engine(cls, engine: LLMEngine) -> "LLM":
-        """Return an LLM over an engine that was built elsewhere."""
+        """Return an LLM over an engine that was built elsewhere, and belongs to it from now on."""
         llm = cls.__new__(cls)
         llm._attach(engine)
         return llm
 
     def _attach(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self._next_id = 0
-        self._is_stepping = False
-        self._mailboxes: dict[str, deque[RequestOutput]] = {}
-        self._dropped: list[str] = []
+        self.thread = EngineThread(engine)
+        self._numbers = itertools.count(1)
+        weakref.finalize(self, self.thread.shutdown, timeout_s=0)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -54,19 +62,34 @@ class LLM:
         return self.engine.input_processor.tokenizer
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        progress: bool = False,
     ) -> list[RequestOutput]:
         """Complete prompts; the results stand in the order of the prompts.
 
         Args:
             prompts: one prompt or several; a prompt is text or a list of token ids.
             sampling_params: one for all, or one for each prompt; None: the model's own defaults.
+            priority: the lower, the sooner; of all of them.
+            timeout_s: seconds from now after which a request is aborted, with the text so far.
+            progress: show a bar on stderr.
 
         Raises:
             RequestError: a prompt cannot be served; then none of them is started.
             EngineDeadError: the engine has stopped.
         """
-        return self._run(_prompt_list(prompts), sampling_params)
+        return self._run(
+            _prompt_list(prompts),
+            sampling_params,
+            progress=progress,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
 
     def chat(
         self,
@@ -76,6 +99,9 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        progress: bool = False,
     ) -> list[RequestOutput]:
         """Answer one conversation or several with the model's own chat template.
 
@@ -85,6 +111,7 @@ class LLM:
             tools: descriptions of functions, handed to the template.
             add_generation_prompt: end with the head of an assistant's message.
             chat_template_kwargs: more variables of the template, such as ``enable_thinking``.
+            priority, timeout_s, progress: as in ``generate``.
 
         Raises:
             RequestError: as in ``generate``; or the model has no template, or it refuses.
@@ -98,7 +125,24 @@ class LLM:
             )
             for conversation in _conversation_list(messages)
         ]
-        return self._run(rendered, sampling_params)
+        return self._run(
+            rendered,
+            sampling_params,
+            progress=progress,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+
+    def encode(self, prompt: Prompt | Sequence[Message]) -> tuple[int, ...]:
+        """Return the token ids of a prompt, or of a conversation, as ``generate`` would run it.
+
+        Raises:
+            RequestError: it cannot be rendered or tokenised.
+        """
+        processor = self.engine.input_processor
+        if _is_conversation(prompt):
+            return processor.tokenize(processor.render(cast(Sequence[Message], prompt)))
+        return processor.tokenize(cast(Prompt, prompt))
 
     def stream(
         self,
@@ -108,14 +152,17 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        timeout_s: float | None = None,
     ) -> "TextStream":
         """Complete a prompt, or answer a conversation, and hand out what is new as it comes.
 
-        The request is checked and queued by the call itself. Several streams may be read in turns;
-        they run in one batch.
+        The request is checked and queued by the call itself. Several streams run in one batch,
+        whether they are read or not.
 
         Raises:
             RequestError: the request cannot be served.
+            EngineDeadError: the engine has stopped.
         """
         if _is_conversation(prompt):
             prompt = self.engine.input_processor.render(
@@ -124,70 +171,77 @@ class LLM:
                 add_generation_prompt=add_generation_prompt,
                 chat_template_kwargs=chat_template_kwargs,
             )
-        request_id = self._new_id()
-        params = self.engine.default_params if sampling_params is None else sampling_params
-        self.engine.add_request(request_id, cast(Prompt, prompt), params, is_stream=True)
-        self._mailboxes[request_id] = deque()
-        return TextStream(self, request_id)
+        request = self.engine.process(
+            self._new_id(),
+            cast(Prompt, prompt),
+            self.engine.default_params if sampling_params is None else sampling_params,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+        stream = TextStream(self, request)
+        self.thread.submit([request], stream.channel, is_stream=True)
+        return stream
 
-    def _run(self, prompts: Sequence[Prompt], sampling_params: Params) -> list[RequestOutput]:
+    def shutdown(self, *, is_drain: bool = False, timeout_s: float | None = None) -> bool:
+        """End the engine's thread; see ``EngineThread.shutdown``. May be called again."""
+        return self.thread.shutdown(is_drain=is_drain, timeout_s=timeout_s)
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: Params,
+        *,
+        progress: bool,
+        **settings: Any,
+    ) -> list[RequestOutput]:
         """Run requests to their ends; an exception, Ctrl-C too, aborts those that are left."""
         params = _params_list(sampling_params, len(prompts), self.engine.default_params)
-        request_ids = [self._new_id() for _ in prompts]
-        self.engine.add_requests(list(zip(request_ids, prompts, params, strict=True)))
-        self._mailboxes |= {request_id: deque() for request_id in request_ids}
-        try:
-            return [self._next_output(request_id) for request_id in request_ids]
-        finally:
-            self._close(request_ids)
+        requests = [
+            self.engine.process(self._new_id(), prompt, own, **settings)
+            for prompt, own in zip(prompts, params, strict=True)
+        ]
+        self.engine.check_admissible(requests)
+        events: SimpleQueue[Event] = SimpleQueue()
+        outputs: dict[str, RequestOutput] = {}
+        with self._cancelling(requests), _bar(len(requests) if progress else 0) as advance:
+            size = self.thread.max_requests
+            for start in range(0, len(requests), size):
+                self.thread.submit(
+                    requests[start : start + size], events, is_stream=False, is_waiting=True
+                )
+            for _ in requests:
+                event = take_event(events)
+                if not isinstance(event, RequestOutput):
+                    raise event
+                outputs[event.request_id] = event
+                advance(event)
+        return [outputs[request.request_id] for request in requests]
 
     def _new_id(self) -> str:
-        self._next_id += 1
-        return f"llm-{self._next_id}"
+        return f"llm-{next(self._numbers)}"
 
-    def _next_output(self, request_id: str) -> RequestOutput:
-        """Return the next output of a request, stepping the engine until there is one."""
-        mailbox = self._mailboxes[request_id]
-        while not mailbox:
-            self._step()
-        return mailbox.popleft()
-
-    def _step(self) -> None:
-        self._close(self._dropped)
-        self._dropped = []
-        self._is_stepping = True
+    @contextmanager
+    def _cancelling(self, requests: Sequence[EngineCoreRequest]) -> Iterator[None]:
+        """End the requests that are unfinished when the block is left early."""
         try:
-            outputs = self.engine.step()
-        finally:
-            self._is_stepping = False
-        for output in outputs:
-            if output.request_id in self._mailboxes:
-                self._mailboxes[output.request_id].append(output)
-
-    def _close(self, request_ids: Sequence[str]) -> None:
-        """Abort requests that are unfinished and forget their outputs."""
-        self.engine.abort(request_ids)
-        for request_id in request_ids:
-            self._mailboxes.pop(request_id, None)
-
-    def _drop(self, request_id: str) -> None:
-        """Close a request whose stream was dropped, which may happen in the middle of a step."""
-        if self._is_stepping:
-            self._dropped.append(request_id)
-        else:
-            self._close([request_id])
+            yield
+        except BaseException:
+            for request in requests:
+                self.thread.cancel(request.request_id)
+            raise
 
 
 class TextStream:
     """The outputs of one request, each with what is new; the last one is ``finished``.
 
-    Closing, dropping or interrupting the stream aborts the request and frees its memory; the LLM
-    stays usable.
+    Closing, dropping or interrupting the stream aborts the request and frees its memory after the
+    step that runs; the LLM stays usable.
     """
 
-    def __init__(self, llm: LLM, request_id: str) -> None:
+    def __init__(self, llm: LLM, request: EngineCoreRequest) -> None:
+        self.request_id = request.request_id
+        self.channel = EventChannel(event_bound(request))
         self._llm = llm
-        self._request_id = request_id
         self._is_open = True
 
     def __iter__(self) -> Iterator[RequestOutput]:
@@ -197,13 +251,16 @@ class TextStream:
         if not self._is_open:
             raise StopIteration
         try:
-            output = self._llm._next_output(self._request_id)
+            event = self.channel.get()
         except BaseException:
             self.close()
             raise
-        if output.finished:
-            self.close()
-        return output
+        if not isinstance(event, RequestOutput):
+            self._is_open = False
+            raise event
+        if event.finished:
+            self._is_open = False
+        return event
 
     def __enter__(self) -> "TextStream":
         return self
@@ -211,16 +268,57 @@ class TextStream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def cancel(self) -> None:
+        """Abort the request soon; what is left, and a last output that says so, can be read.
+
+        A signal handler may call it.
+        """
+        self._llm.thread.cancel(self.request_id)
+
     def close(self) -> None:
-        """Abort the request where it is unfinished; may be called again."""
+        """Abort the request where it is unfinished and read no more; may be called again."""
         if self._is_open:
             self._is_open = False
-            self._llm._close([self._request_id])
+            self.cancel()
 
     def __del__(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._llm._drop(self._request_id)
+        self.close()
+
+
+@contextmanager
+def _bar(num_requests: int) -> Iterator[Callable[[RequestOutput], None]]:
+    """Show a bar on stderr that moves with each finished request; none for no requests."""
+    if not num_requests:
+        yield lambda _: None
+        return
+    # Only a run with a bar pays for rich.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("requests"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]:.0f} tokens/s"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=num_requests, speed=0.0)
+        num_tokens = 0
+
+        def advance(output: RequestOutput) -> None:
+            nonlocal num_tokens
+            num_tokens += output.metrics.num_generated_tokens
+            elapsed_s = bar.tasks[0].elapsed
+            bar.update(task, advance=1, speed=num_tokens / elapsed_s if elapsed_s else 0.0)
+
+        yield advance
 
 
 def _params_list(params: Params, count: int, default: SamplingParams) -> list[SamplingParams]:

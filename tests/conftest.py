@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,28 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
+
+# The folder of another build of the compiled CPU module, which is then tested in this process in
+# place of the installed one; set by tests/native_builds.py.
+NATIVE_DIR = "PYVT_TEST_NATIVE"
+
+
+def _load_native(folder: Path) -> None:
+    import pyvt.backends.cpu as package
+
+    name = "pyvt.backends.cpu._native"
+    (path,) = folder.glob("_native*.so")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, f"{path} is no module"
+    assert spec.loader is not None, f"{path} is no module"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    package._native = module
+
+
+if NATIVE_DIR in os.environ:
+    _load_native(Path(os.environ[NATIVE_DIR]))
 
 
 @pytest.fixture(scope="module", autouse=True)

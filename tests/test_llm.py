@@ -1,7 +1,12 @@
 """LLM over a fake worker: batches, chats, streams, and engines that stay usable."""
 
 import gc
-from collections.abc import Sequence
+import os
+import signal
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +18,8 @@ from pyvt.messages import SchedulerOutput
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt
-from tests.engine.engines import engine_of, is_idle
+from tests.engine import engines
+from tests.engine.engines import engine_of
 
 FIVE = SamplingParams(max_tokens=5, ignore_eos=True, seed=1)
 
@@ -36,12 +42,17 @@ def token_ids(output: RequestOutput) -> tuple[int, ...]:
     return output.outputs[0].token_ids
 
 
+def is_idle(llm: LLM) -> bool:
+    """Whether nothing is left after what was asked for so far."""
+    return llm.thread.call(engines.is_idle)
+
+
 def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
 def test_generate_results_stand_in_the_order_of_the_prompts() -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
     prompts = ["a long prompt that takes some room", "b", [99, 100], "d"]
     params = [SamplingParams(max_tokens=n, ignore_eos=True, seed=1) for n in (9, 1, 5, 3)]
 
@@ -50,7 +61,7 @@ def test_generate_results_stand_in_the_order_of_the_prompts() -> None:
     assert [output.prompt for output in outputs] == [prompts[0], "b", None, "d"]
     assert [len(token_ids(output)) for output in outputs] == [9, 1, 5, 3]
     assert all(output.finished for output in outputs)
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_generate_tokens_do_not_depend_on_the_batch() -> None:
@@ -77,7 +88,7 @@ def test_generate_one_bad_prompt_refuses_the_batch_before_any_is_queued(bad: Any
     with pytest.raises(RequestError):
         llm.generate(["fine", "fine too", bad], FIVE)
 
-    assert is_idle(engine)
+    assert is_idle(llm)
     assert engine.core.stats.num_steps == 0
     after = llm.generate(["one", "two"], FIVE)
     assert [output.prompt for output in after] == ["one", "two"]
@@ -90,12 +101,12 @@ def test_generate_wrong_number_of_params_is_refused() -> None:
 
 @pytest.mark.parametrize("params", [{"temperature": 1}, "x", 5, [None], ["x"]])
 def test_generate_params_of_a_wrong_type_are_refused(params: Any) -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
 
     with pytest.raises(RequestError, match=r"sampling_params: expected .*SamplingParams"):
         llm.generate(["a"], params)
 
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_generate_metrics_are_times_on_the_engines_clock() -> None:
@@ -133,12 +144,98 @@ def test_chat_takes_several_conversations() -> None:
 
 @pytest.mark.parametrize("messages", [[], [[]], "hi", ["hi"], [[user("a")], [{}]], user("a"), None])
 def test_chat_wrong_messages_are_refused(messages: Any) -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
 
     with pytest.raises(RequestError, match="messages"):
         llm.chat(messages, FIVE)
 
-    assert is_idle(engine)
+    assert is_idle(llm)
+
+
+def test_generate_n_answers_stand_by_index_and_equal_solo_runs() -> None:
+    outputs = llm_of()[0].generate(["abc", "xyz"], replace(FIVE, n=3))
+
+    solos = [
+        [token_ids(llm_of()[0].generate(prompt, replace(FIVE, seed=1 + i))[0]) for i in range(3)]
+        for prompt in ("abc", "xyz")
+    ]
+    assert [[a.token_ids for a in output.outputs] for output in outputs] == solos
+    assert [[a.index for a in output.outputs] for output in outputs] == [[0, 1, 2]] * 2
+
+
+def test_generate_more_prompts_than_the_engine_takes_at_once() -> None:
+    llm, _ = llm_of()
+    llm.thread.max_requests = 3
+
+    outputs = llm.generate([f"{number}" for number in range(20)], FIVE)
+
+    assert [output.prompt for output in outputs] == [f"{number}" for number in range(20)]
+    assert is_idle(llm)
+
+
+def test_generate_timeout_ends_a_request_with_its_text_so_far() -> None:
+    llm, engine = llm_of()
+    clock: Any = engine.core.clock
+    engine.core.runner.before_step = lambda _: clock.advance(1.0)  # type: ignore[attr-defined]
+
+    output = llm.generate("abc", SamplingParams(max_tokens=90, ignore_eos=True), timeout_s=3)[0]
+
+    assert output.outputs[0].finish_reason == "abort"
+    assert len(token_ids(output)) == 3
+    assert "deadline" in str(output.error)
+
+
+def test_generate_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    llm_of()[0].generate(["a", "b"], FIVE, progress=True)
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "2/2" in err
+
+
+def test_generate_from_several_threads_equals_solo_runs() -> None:
+    llm, _ = llm_of()
+
+    with ThreadPoolExecutor(8) as pool:
+        outputs = list(pool.map(lambda n: llm.generate(f"prompt {n}", FIVE)[0], range(24)))
+
+    want = [llm_of()[0].generate(f"prompt {n}", FIVE)[0] for n in range(24)]
+    assert [token_ids(output) for output in outputs] == [token_ids(output) for output in want]
+
+
+@pytest.mark.parametrize("prompt", ["héllo", [1, 2], [user("hi")]])
+def test_encode_gives_the_ids_that_generate_runs(prompt: Any) -> None:
+    llm, _ = llm_of()
+    is_chat = isinstance(prompt[0], dict)
+
+    ids = llm.encode(prompt)
+
+    output = (llm.chat if is_chat else llm.generate)(prompt, FIVE)[0]
+    assert ids == output.prompt_token_ids
+
+
+def test_shutdown_ends_the_thread_and_what_runs() -> None:
+    llm, engine = llm_of()
+    stream = llm.stream("abc", SamplingParams(max_tokens=90, ignore_eos=True))
+
+    assert llm.shutdown()
+    assert llm.shutdown()
+
+    assert [o.finished for o in stream][-1:] == [True]
+    assert engines.is_idle(engine)
+    with pytest.raises(EngineDeadError, match="was shut down"):
+        llm.generate("abc", FIVE)
+
+
+def test_dropped_llm_ends_its_thread() -> None:
+    llm, _ = llm_of()
+    thread = llm.thread
+
+    del llm
+    gc.collect()
+
+    assert not thread.is_ready
+    assert thread.shutdown(timeout_s=60)
 
 
 def test_stream_sums_to_generate() -> None:
@@ -157,12 +254,12 @@ def test_stream_of_messages_is_a_chat() -> None:
 
 
 def test_stream_bad_request_is_refused_by_the_call() -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
 
     with pytest.raises(RequestError):
         llm.stream("", FIVE)
 
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_stream_closed_early_frees_its_blocks() -> None:
@@ -173,14 +270,14 @@ def test_stream_closed_early_frees_its_blocks() -> None:
     stream.close()
     stream.close()
 
-    assert is_idle(engine)
+    assert is_idle(llm)
     assert engine.core.stats.num_finished == {"abort": 1}
     assert list(stream) == []
 
 
 @pytest.mark.parametrize("num_read", [0, 1])
 def test_stream_dropped_frees_its_blocks(num_read: int) -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
     stream = llm.stream("abc", SamplingParams(max_tokens=100, ignore_eos=True))
     for _ in range(num_read):
         next(stream)
@@ -188,16 +285,16 @@ def test_stream_dropped_frees_its_blocks(num_read: int) -> None:
     del stream
     gc.collect()
 
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_stream_as_context_manager_closes() -> None:
-    llm, engine = llm_of()
+    llm, _engine = llm_of()
 
     with llm.stream("abc", SamplingParams(max_tokens=100, ignore_eos=True)) as stream:
         next(stream)
 
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_stream_dropped_in_the_middle_of_a_step_is_aborted_before_the_next() -> None:
@@ -208,19 +305,22 @@ def test_stream_dropped_in_the_middle_of_a_step_is_aborted_before_the_next() -> 
     outputs = llm.generate("xyz", FIVE)
 
     assert len(token_ids(outputs[0])) == 5
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_streams_read_in_turns_run_in_one_batch() -> None:
     alone = [list(llm_of()[0].stream(prompt, FIVE)) for prompt in ("abc", "xyz")]
     llm, engine = llm_of()
+    gate = threading.Event()
+    engine.core.runner.before_step = lambda _: gate.wait()  # type: ignore[attr-defined]
     first, second = llm.stream("abc", FIVE), llm.stream("xyz", FIVE)
+    gate.set()
 
     pairs = list(zip(first, second, strict=True))
 
     for got, want in zip(zip(*pairs, strict=True), alone, strict=True):
         assert [token_ids(piece) for piece in got] == [token_ids(piece) for piece in want]
-    assert engine.core.stats.num_steps == 5
+    assert engine.core.stats.num_steps <= 6
 
 
 def test_generate_beside_an_open_stream_loses_none_of_its_text() -> None:
@@ -239,50 +339,78 @@ def test_generate_beside_an_open_stream_loses_none_of_its_text() -> None:
 def test_generate_interrupted_aborts_its_requests_and_the_engine_goes_on(at_step: int) -> None:
     llm, engine = llm_of()
     calm = llm_of()[0].generate("after", FIVE)[0]
-    engine.core.runner.before_step = Interrupt(at_step)  # type: ignore[attr-defined]
+    press = CtrlC(at_step)
+    engine.core.runner.before_step = press  # type: ignore[attr-defined]
 
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a", "b"], FIVE)
+    press.is_caught.set()
 
-    assert is_idle(engine)
+    assert is_idle(llm)
     assert token_ids(llm.generate("after", FIVE)[0]) == token_ids(calm)
 
 
 def test_stream_interrupted_is_closed_and_its_neighbour_goes_on() -> None:
     want = [token_ids(piece) for piece in llm_of()[0].stream("xyz", FIVE)]
     llm, engine = llm_of()
+    press = CtrlC(3)
+    press.is_due.clear()
+    engine.core.runner.before_step = press  # type: ignore[attr-defined]
     first, neighbour = llm.stream("abc", FIVE), llm.stream("xyz", FIVE)
-    engine.core.runner.before_step = Interrupt(3)  # type: ignore[attr-defined]
 
-    got = [token_ids(next(neighbour)), token_ids(next(neighbour))]
+    got = [token_ids(next(neighbour))]
     with pytest.raises(KeyboardInterrupt):
-        list(first)
+        list(press.now(first))
+    press.is_caught.set()
 
     got.extend(token_ids(piece) for piece in neighbour)
     assert got == want
-    assert is_idle(engine)
+    assert is_idle(llm)
 
 
 def test_generate_after_a_worker_failure_says_why() -> None:
     llm, engine = llm_of()
-    engine.core.runner.before_step = Interrupt(2, OSError("disk on fire"))  # type: ignore[attr-defined]
+    engine.core.runner.before_step = FailAt(2, OSError("disk on fire"))  # type: ignore[attr-defined]
 
     with pytest.raises(EngineDeadError, match="disk on fire"):
         llm.generate("a", FIVE)
     with pytest.raises(EngineDeadError, match="disk on fire"):
         llm.generate("b", FIVE)
 
-    assert is_idle(engine)
+    assert not llm.thread.is_ready
+    assert engines.is_idle(engine)
 
 
-class Interrupt:
+class FailAt:
     """Raises at one step."""
 
-    def __init__(self, at_step: int, error: BaseException | None = None) -> None:
+    def __init__(self, at_step: int, error: BaseException) -> None:
         self.num_left = at_step
-        self.error = error or KeyboardInterrupt()
+        self.error = error
 
     def __call__(self, _: SchedulerOutput) -> None:
         self.num_left -= 1
         if self.num_left == 0:
             raise self.error
+
+
+class CtrlC:
+    """Presses Ctrl-C during one step, when it is due; the step goes on when it was caught."""
+
+    def __init__(self, at_step: int) -> None:
+        self.num_left = at_step
+        self.is_due = threading.Event()
+        self.is_due.set()
+        self.is_caught = threading.Event()
+
+    def now(self, outputs: Iterable[RequestOutput]) -> Iterable[RequestOutput]:
+        """Yield outputs while Ctrl-C is due."""
+        self.is_due.set()
+        yield from outputs
+
+    def __call__(self, _: SchedulerOutput) -> None:
+        self.num_left -= 1
+        if self.num_left == 0:
+            assert self.is_due.wait(60), "Ctrl-C was never due"
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.is_caught.wait(60), "nobody caught Ctrl-C"

@@ -29,9 +29,11 @@ BAD = {
     "skip_special_tokens": [0, None],
     "logprobs": [-1, 21, 1.5, True],
     "prompt_logprobs": [-1, 21, 1.5, True],
+    "structured_outputs": [1, "x", {"json": {}}, True],
     "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
     "include_stop_str_in_output": [1, None, "true"],
-    "n": [0, 2, -1, 1.5, True],
+    "n": [0, 129, 10**9, -1, 1.5, True],
+    "best_of": [0, 2, -1, 1.5, True],
 }
 
 
@@ -75,9 +77,11 @@ def test_sampling_params_min_tokens_over_max_tokens_is_refused() -> None:
         SamplingParams(max_tokens=3, min_tokens=4)
 
 
-def test_sampling_params_n_two_says_not_supported_yet() -> None:
-    with pytest.raises(RequestError, match=r"n: expected 1, got 2; .* not supported yet"):
-        SamplingParams(n=2)
+def test_sampling_params_best_of_is_refused_unless_it_equals_n() -> None:
+    with pytest.raises(RequestError, match=r"best_of: expected n=2, got 3; .* not supported yet"):
+        SamplingParams(n=2, best_of=3)
+
+    assert SamplingParams(n=2, best_of=2).n == 2
 
 
 def test_sampling_params_sequences_become_tuples() -> None:

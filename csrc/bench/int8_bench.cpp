@@ -1,61 +1,41 @@
 // Speed of the int8 kernels against the limits of the machine, all measured in turn in one run.
 //
 //   cmake --build build/dev --target int8_bench && build/dev/csrc/int8_bench [repetitions]
+//   [formats]
 //
 // Direct: one row of activations over 96 MiB of tiles, as a share of a plain read of 96 MiB. Panel:
 // unpacking and 256 rows, as a share of the register-only loops vpmaddubsw + vpmaddwd + vpaddd
 // (int8) and vpmaddubsw + vpaddw (4 bits). Rates are sums over threads of work per CPU time, so
 // that a neighbour on the machine takes time and not speed; figures are medians over the
 // repetitions.
-#include <immintrin.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/measure.h"
 #include "cpu/kernel_table.h"
-#include "cpu/thread_pool.h"
 
 using namespace pyvt;
+using namespace pyvt::bench;
 
 namespace {
 
-constexpr int64_t kBytes = 96 << 20;
 constexpr int64_t kRows = 256;
 
 // Columns; the rows of a weight do not matter, since its tiles are done one by one.
 constexpr int64_t kColumns[] = {1024, 3072, 576};
-constexpr DType kFormats[] = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-                              DType::kQ5_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kFormats[] = {
+#define PYVT_FORMAT(name) DType::name,
+    PYVT_INT8_FORMATS(PYVT_FORMAT)
+#undef PYVT_FORMAT
+};
 
 const cpu::Int8Format& format_of(DType dtype) {
   return cpu::kernels().int8[std::max(0, cpu::int8_index(dtype))];
-}
-
-double cpu_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-// Sum over threads of work(thread) per second, in units of 10^9.
-double rate(const std::function<double(int)>& work) {
-  std::vector<double> rates(static_cast<size_t>(cpu::num_threads()));
-  cpu::parallel_each([&](int thread) {
-    const double start = cpu_seconds();
-    const double done = work(thread);
-    rates[static_cast<size_t>(thread)] = done / (cpu_seconds() - start) * 1e-9;
-  });
-  double sum = 0;
-  for (double each : rates) sum += each;
-  return sum;
 }
 
 #define PYVT_REGISTERS                                                                     \
@@ -91,24 +71,11 @@ double int4_limit(int) {
   return static_cast<double>(kTurns) * kTurnProducts;
 }
 
-double read_limit(const uint8_t* data, int thread) {
-  const int64_t part = kBytes / cpu::num_threads();
-  const __m256i* p = reinterpret_cast<const __m256i*>(data + thread * part);
-  __m256i a[4] = {};
-  for (int64_t i = 0; i < part / 32; i += 4) {
-    for (int j = 0; j < 4; ++j) a[j] = _mm256_or_si256(a[j], _mm256_load_si256(p + i + j));
-  }
-  volatile int sink = _mm256_extract_epi32(
-      _mm256_or_si256(_mm256_or_si256(a[0], a[1]), _mm256_or_si256(a[2], a[3])), 0);
-  (void)sink;
-  return static_cast<double>(part);
-}
-
 // Quantised activations and 96 MiB of tiles of one shape.
 struct Case {
   const cpu::Int8Format& format;
   int64_t k, tile_bytes, num_tiles;
-  std::unique_ptr<uint8_t, void (*)(void*)> tiles;
+  Bytes tiles;
   std::vector<int8_t> q;
   std::vector<float> scales, sums;
 
@@ -117,7 +84,7 @@ struct Case {
         k(columns),
         tile_bytes(columns / format.block_cols * format.tile_block_bytes),
         num_tiles(kBytes / tile_bytes),
-        tiles(static_cast<uint8_t*>(std::aligned_alloc(64, kBytes)), std::free) {
+        tiles(aligned_bytes(kBytes)) {
     // Bytes of 0x22 to 0x2d make f16 scales ordinary numbers.
     std::vector<uint8_t> block(
         static_cast<size_t>(k / format.block_cols * format.file_block_bytes));
@@ -171,31 +138,48 @@ struct Case {
     });
   }
 
-  // GMAC/s of `num` tiles in all with 256 rows.
-  double panel(int64_t num) const {
+  // GMAC/s of `num_rows` rows, four at a time, with `num` tiles in all as they are packed.
+  double rows_direct(int64_t num, int64_t num_rows) const {
     return rate([&](int thread) {
+      std::vector<float> out(static_cast<size_t>(num_rows * cpu::kTileRows));
       const int64_t part = std::max<int64_t>(1, num / cpu::num_threads());
-      std::unique_ptr<uint8_t, void (*)(void*)> unpacked(
-          static_cast<uint8_t*>(
-              std::aligned_alloc(64, static_cast<size_t>(format.panel_bytes(k) + 63) / 64 * 64)),
-          std::free);
-      std::vector<float> out(kRows * cpu::kTileRows);
       const cpu::Q8Rows a = rows();
       for (int64_t i = thread * part; i < (thread + 1) * part; ++i) {
-        format.unpack_panel(tiles.get() + i * tile_bytes, k, unpacked.get());
-        for (int64_t m = 0; m < kRows; m += 4) {
-          format.panel[1](unpacked.get(), k, a, m, out.data() + m * cpu::kTileRows, cpu::kTileRows);
+        for (int64_t m = 0; m < num_rows; m += 4) {
+          format.direct[2](tiles.get() + i * tile_bytes, k, a, m, out.data() + m * cpu::kTileRows,
+                           cpu::kTileRows);
         }
       }
-      return static_cast<double>(part * cpu::kTileRows * kRows * k);
+      return static_cast<double>(part * cpu::kTileRows * num_rows * k);
+    });
+  }
+
+  // The same through panels of columns that fit in the first-level cache, as packed_linear has it.
+  double rows_panel(int64_t num, int64_t num_rows) const {
+    const int64_t fitting = (20 << 10) * 256 / format.panel_bytes(256);
+    const int64_t step = std::max<int64_t>(256, fitting / 256 * 256);
+    return rate([&](int thread) {
+      const int64_t part = std::max<int64_t>(1, num / cpu::num_threads());
+      const Bytes panel = aligned_bytes(format.panel_bytes(step));
+      std::vector<float> out(static_cast<size_t>(num_rows * cpu::kTileRows));
+      for (int64_t i = thread * part; i < (thread + 1) * part; ++i) {
+        for (int64_t from = 0; from < k; from += step) {
+          const int64_t count = std::min(step, k - from);
+          format.unpack_panel(
+              tiles.get() + i * tile_bytes + from / format.block_cols * format.tile_block_bytes,
+              count, panel.get());
+          const cpu::Q8Rows a = {q.data() + from, scales.data() + from / 32,
+                                 sums.data() + from / 32, k, k / 32};
+          for (int64_t m = 0; m < num_rows; m += 4) {
+            format.panel[1](panel.get(), count, a, m, out.data() + m * cpu::kTileRows,
+                            cpu::kTileRows, from == 0);
+          }
+        }
+      }
+      return static_cast<double>(part * cpu::kTileRows * num_rows * k);
     });
   }
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Repetitions of each figure, by name.
 using Figures = std::map<std::string, std::vector<double>>;
@@ -206,7 +190,8 @@ Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
     const double read = rate([&](int thread) { return read_limit(plain, thread); });
     const double direct = each.direct(0), cached = each.direct_cached();
     const double int8 = rate(int8_limit), flipped = rate(xor_limit), int4 = rate(int4_limit);
-    const double panel = each.panel(64);
+    const double panel = each.rows_panel(64, kRows);
+    const double direct16 = each.rows_direct(512, 16), panel16 = each.rows_panel(512, 16);
     const double four = each.direct(2) * 4 * static_cast<double>(cpu::kTileRows * each.k) /
                         static_cast<double>(each.tile_bytes);
     const std::pair<const char*, double> figures[] = {{"read", read},
@@ -215,6 +200,8 @@ Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
                                                       {"cached", cached},
                                                       {"4 rows", four},
                                                       {"4 rows of int8 %", 100 * four / int8},
+                                                      {"16 direct %", 100 * direct16 / int8},
+                                                      {"16 panel %", 100 * panel16 / int8},
                                                       {"panel", panel},
                                                       {"panel of int8 %", 100 * panel / int8},
                                                       {"panel of int4 %", 100 * panel / int4},
@@ -227,9 +214,10 @@ Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
 void print(DType dtype, int64_t k, Figures& all) {
   const auto middle = [&](const char* name) { return median(all[name]); };
   const std::vector<double>& shares = all["panel of int8 %"];
-  std::printf("%-5s %5ld | %5.1f %6.1f %5.0f%% %6.1f | %6.0f %4.0f%% | ", dtype_name(dtype),
-              static_cast<long>(k), middle("read"), middle("direct"), middle("direct of read %"),
-              middle("cached"), middle("4 rows"), middle("4 rows of int8 %"));
+  std::printf("%-7s %5ld | %5.1f %6.1f %5.0f%% %6.1f | %6.0f %4.0f%% | %5.0f%% %5.0f%% | ",
+              dtype_name(dtype), static_cast<long>(k), middle("read"), middle("direct"),
+              middle("direct of read %"), middle("cached"), middle("4 rows"),
+              middle("4 rows of int8 %"), middle("16 direct %"), middle("16 panel %"));
   std::printf("%6.0f %4.0f%% %4.0f%% %4.0f%% %4.0f%%\n", middle("panel"), middle("panel of int8 %"),
               *std::max_element(shares.begin(), shares.end()), middle("panel of int4 %"),
               middle("panel of xor %"));
@@ -239,17 +227,17 @@ void print(DType dtype, int64_t k, Figures& all) {
 
 int main(int argc, char** argv) {
   const int repetitions = argc > 1 ? std::atoi(argv[1]) : 5;
-  std::unique_ptr<uint8_t, void (*)(void*)> plain(
-      static_cast<uint8_t*>(std::aligned_alloc(64, kBytes)), std::free);
+  const Bytes plain = aligned_bytes(kBytes);
   std::memset(plain.get(), 1, kBytes);
   std::printf("level %s, %d threads, %d repetitions, medians\n", cpu::kernels().isa,
               cpu::num_threads(), repetitions);
-  std::printf("%-11s | %-26s | %-12s | %s\n", "", "1 row, GB/s", "4 rows, GMAC",
-              "256 rows, GMAC/s, share of int8, best, int4, xor");
-  std::printf("%-5s %5s | %5s %6s %6s %6s | %6s %5s |\n", "", "K", "read", "direct", "share",
-              "cached", "", "int8");
+  std::printf("%-13s | %-26s | %-12s | %-13s | %s\n", "", "1 row, GB/s", "4 rows, GMAC",
+              "16 rows, int8", "256 rows, GMAC/s, share of int8, best, int4, xor");
+  std::printf("%-7s %5s | %5s %6s %6s %6s | %6s %5s | %6s %6s |\n", "", "K", "read", "direct",
+              "share", "cached", "", "int8", "direct", "panel");
   for (int64_t k : kColumns) {
     for (DType dtype : kFormats) {
+      if (argc > 2 && std::strstr(argv[2], dtype_name(dtype)) == nullptr) continue;
       if (k % format_of(dtype).block_cols != 0) continue;
       const Case each(dtype, k);
       Figures all = measure(each, plain.get(), repetitions);

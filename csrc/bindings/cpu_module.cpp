@@ -9,6 +9,7 @@
 #include "cpu/machine_limits.h"
 #include "cpu/ops.h"
 #include "cpu/thread_pool.h"
+#include "cpu/usable_cores.h"
 
 namespace py = pybind11;
 using namespace pyvt;
@@ -32,8 +33,8 @@ PYBIND11_MODULE(_native, m) {
   });
 
   py::dict ops;
-#define PYVT_BIND(op, dtypes)          \
-  bindings::bind_op(m, #op, &cpu::op); \
+#define PYVT_BIND(op, dtypes, parameters, names) \
+  bindings::bind_op(m, #op, &cpu::op);           \
   ops[#op] = dtypes;
   CPU_OPS(PYVT_BIND)
 #undef PYVT_BIND
@@ -46,7 +47,10 @@ PYBIND11_MODULE(_native, m) {
           "Append the ops that this thread calls from now on.")
       .def(
           "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
-      .def("run", &cpu::Plan::run, py::call_guard<py::gil_scoped_release>(), "Run all calls.")
+      .def("run", &cpu::Plan::run, py::call_guard<bindings::Unlocked>(), "Run all calls.")
+      .def("timed_run", &cpu::Plan::timed_run, py::call_guard<bindings::Unlocked>(),
+           "Run all calls; return the nanoseconds of each.")
+      .def("ops", &cpu::Plan::ops, "Return the op of each call.")
       .def("__len__", &cpu::Plan::size);
 
   py::dict numbers;
@@ -56,7 +60,7 @@ PYBIND11_MODULE(_native, m) {
 #undef PYVT_NUMBER
   m.attr("DTYPES") = numbers;
 
-  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<py::gil_scoped_release>(),
+  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<bindings::Unlocked>(),
         "Lay rows of a weight as tiles.");
   m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
@@ -65,13 +69,14 @@ PYBIND11_MODULE(_native, m) {
   m.def("use_isa", &cpu::use_isa, py::arg("name"), "Switch the kernel table; for tests.");
   m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
   m.def("set_num_threads", &cpu::set_num_threads, py::arg("count"), "Set the threads of a region.");
-  m.def("num_usable_cores", &cpu::num_usable_cores, "Cores by affinity and quota.");
+  m.def("num_usable_cores", &cpu::num_usable_cores, py::arg("root") = "",
+        "Cores by affinity and quota, from the files below a root.");
   m.def(
       "machine_limits",
       [](int repetitions) {
         cpu::MachineLimits limits;
         {
-          py::gil_scoped_release release;
+          bindings::Unlocked unlocked;
           limits = cpu::machine_limits(repetitions);
         }
         py::dict rates;
@@ -84,6 +89,6 @@ PYBIND11_MODULE(_native, m) {
         return rates;
       },
       py::arg("repetitions") = 5, "Measure the best rates of this machine; for benchmarks.");
-  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<py::gil_scoped_release>(),
+  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<bindings::Unlocked>(),
         "End and join the workers.");
 }

@@ -6,16 +6,22 @@
 
 #include "cpu/kernel_table.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace pyvt::cpu {
 
-namespace scalar {
-const KernelTable& table();
-}
-#if defined(PYVT_HAVE_AVX2)
-namespace avx2 {
-const KernelTable& table();
-}
-#endif
+#define PYVT_DECLARE_LEVEL(name) \
+  namespace name {               \
+  const KernelTable& table();    \
+  }
+PYVT_DECLARE_LEVEL(scalar)
+PYVT_DECLARE_LEVEL(avx2)
+PYVT_DECLARE_LEVEL(avx512)
+PYVT_DECLARE_LEVEL(neon)
+#undef PYVT_DECLARE_LEVEL
 
 namespace {
 
@@ -27,19 +33,50 @@ struct Level {
 
 bool always() { return true; }
 
-#if defined(PYVT_HAVE_AVX2)
+#if defined(__x86_64__)
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");
 }
+
+#if defined(PYVT_HAVE_AVX512) && !defined(PYVT_SIMDE)
+// Every CPU with VNNI has the rest but for a few of the first years, which stay at AVX2.
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#endif
 #endif
 
-// Best first.
+#if defined(PYVT_HAVE_NEON) && !defined(PYVT_SIMDE)
+bool has_neon_dot() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return true;  // every Apple CPU of this architecture
+#endif
+}
+#endif
+
+// Best first; what SIMDe plays is last, so that it has to be asked for.
 const Level kLevels[] = {
+#if defined(PYVT_SIMDE)
+    {"scalar", always, scalar::table},
+    {"avx512", has_avx2, avx512::table},
+    {"neon", has_avx2, neon::table},
+#else
+#if defined(PYVT_HAVE_AVX512)
+    {"avx512", has_avx512, avx512::table},
+#endif
 #if defined(PYVT_HAVE_AVX2)
     {"avx2", has_avx2, avx2::table},
 #endif
+#if defined(PYVT_HAVE_NEON)
+    {"neon", has_neon_dot, neon::table},
+#endif
     {"scalar", always, scalar::table},
+#endif
 };
 
 const KernelTable* find(const char* name) {

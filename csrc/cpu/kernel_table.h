@@ -8,7 +8,6 @@
 #include <string>
 
 #include "cpu/attn_tile.h"
-#include "cpu/block_formats.h"
 #include "cpu/packed_format.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
@@ -42,14 +41,15 @@ struct KernelTable {
   // linear.cpp: by weight; by activation; by output
   FloatFormat floats[kNumFloats];
   void (*widen_row[kNumFloats])(const void* from, float* to, int64_t n);
-  void (*finish_row[kNumFloats])(void* out, const float* sums, const float* bias, int64_t n);
+  void (*finish_rows[kNumFloats])(void* out, int64_t stride_bytes, const float* sums,
+                                  const float* bias, int64_t num_rows, int64_t n);
   // linear.cpp: products of 1, 2, 4, 6 rows with an f32 panel
   decltype(FloatFormat::direct) float_panel;
 
   // quant.cpp: [x]; sums may be null
   void (*quantize_row[kNumFloats])(const void* x, int8_t* codes, float* scales, float* sums,
                                    int64_t n);
-  // linear_k.cpp, linear_q*.cpp: by int8_index
+  // linear_grids, _k, _levels, _q*, _two_bits.cpp: by int8_index
   Int8Format int8[kNumInt8Formats];
 
   // norm.cpp: [x][weight][out]
@@ -74,12 +74,16 @@ struct KernelTable {
   // rope.cpp: [x][table]
   void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
 
-  // block_decode.cpp: [format_index]
-  void (*decode_blocks[kNumDecodedFormats])(float* out, const uint8_t* blocks, int64_t num_blocks);
-
   // attention.cpp: [cache], [out]
   int attn_lanes;
   void (*attend_tile[kNumFloats])(const AttnTile& tile);
+  // Values [begin, end) as AttnTile::value_columns.
+  void (*spread_values[kNumFloats])(const void* const* values, int begin, int end, int64_t head_dim,
+                                    int64_t width, float* columns);
+  // Keys [begin, end) of f32 rows of row_stride elements as AttnTile::key_columns; both are
+  // multiples of a group of columns.
+  void (*transpose_keys)(const void* const* keys, int begin, int end, int64_t row_stride,
+                         float* columns);
   void (*fold_tile)(const AttnState& state, const AttnState& tile, int num_rows,
                     int64_t row_stride);
   void (*divide_row[kNumFloats])(void* out, const float* sums, float total, int64_t n);

@@ -28,7 +28,7 @@ double rate(int repetitions, double work, F&& f) {
   double best = 0;
   for (int i = 0; i < repetitions; ++i) {
     const Clock::time_point start = Clock::now();
-    parallel_each([&](int thread) { f(thread); });
+    parallel_all([&](int thread) { f(thread); });
     const std::chrono::duration<double> seconds = Clock::now() - start;
     best = std::max(best, work * num_threads() / seconds.count() * 1e-9);
   }
@@ -57,7 +57,7 @@ double read_limit(int repetitions) {
   madvise(data.get(), kReadBytes, MADV_HUGEPAGE);
 #endif
   const int64_t part = kReadBytes / 8 / num_threads() / 64 * 64;
-  parallel_each([&](int thread) {
+  parallel_all([&](int thread) {
     std::fill_n(data.get() + thread * part, part, static_cast<uint64_t>(thread + 1));
   });
   std::atomic<uint64_t> sink{0};

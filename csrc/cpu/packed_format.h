@@ -41,6 +41,7 @@ struct Int8Format {
   int64_t block_cols;        // columns of a block
   int64_t tile_block_bytes;  // bytes of one block of all 16 rows in a tile
   int64_t file_block_bytes;  // bytes of one block of one row in a file
+  int64_t max_direct_rows;   // up to so many rows a tile is read as it is packed
 
   // Lays 16 rows of file blocks as one tile.
   void (*pack_tile)(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile);
@@ -49,37 +50,46 @@ struct Int8Format {
   void (*direct[3])(const uint8_t* tile, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
                     int64_t ldo);
 
-  // A tile unpacked for many rows: its size, the unpacking, and products of 1, 4 rows.
+  // Columns of a tile unpacked for many rows: their size, the unpacking, and products of 1, 4 rows;
+  // unless `is_first`, `out` holds the sums of earlier columns.
   int64_t (*panel_bytes)(int64_t num_cols);
   void (*unpack_panel)(const uint8_t* tile, int64_t num_cols, uint8_t* panel);
   void (*panel[2])(const uint8_t* panel, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
-                   int64_t ldo);
+                   int64_t ldo, bool is_first);
 
   // Columns [k0, k1), multiples of block_cols, as f32 [k1 - k0][16].
   void (*decode_tile)(const uint8_t* tile, int64_t k0, int64_t k1, float* panel);
 };
 
-constexpr int kNumInt8Formats = 8;
+// The block formats, in the order of KernelTable::int8. X(name of the DType).
+#define PYVT_INT8_FORMATS(X)                                                                      \
+  X(kQ8_0)                                                                                        \
+  X(kQ4_0)                                                                                        \
+  X(kQ4_1)                                                                                        \
+  X(kQ5_0) X(kQ5_1) X(kQ2_K) X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) \
+      X(kIQ3_XXS) X(kIQ3_S) X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4) X(kNVFP4)
+
+namespace places {
+
+enum Int8Place {
+#define PYVT_PLACE(name) name##Place,
+  PYVT_INT8_FORMATS(PYVT_PLACE)
+#undef PYVT_PLACE
+      kNumPlaces
+};
+
+}  // namespace places
+
+constexpr int kNumInt8Formats = places::kNumPlaces;
 
 // Index of a block format in KernelTable::int8, -1 for a dtype that has none.
 inline int int8_index(DType dtype) {
   switch (dtype) {
-    case DType::kQ8_0:
-      return 0;
-    case DType::kQ4_0:
-      return 1;
-    case DType::kQ4_1:
-      return 2;
-    case DType::kQ5_0:
-      return 3;
-    case DType::kQ5_1:
-      return 4;
-    case DType::kQ4_K:
-      return 5;
-    case DType::kQ5_K:
-      return 6;
-    case DType::kQ6_K:
-      return 7;
+#define PYVT_INDEX(name) \
+  case DType::name:      \
+    return places::name##Place;
+    PYVT_INT8_FORMATS(PYVT_INDEX)
+#undef PYVT_INDEX
     default:
       return -1;
   }

@@ -1,16 +1,17 @@
 #include "cpu/thread_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdio>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "cpu/usable_cores.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,8 +20,9 @@
 namespace pyvt::cpu {
 namespace {
 
-// Long enough to bridge the Python between two ops of a step, short enough to free a core at rest.
-constexpr int kSpinPauses = 4000;
+// Long enough to bridge what one thread does between two phases of a step, short enough to free a
+// core for a neighbour: 30 to 60 µs.
+constexpr int kSpinPauses = 2000;
 
 inline void pause_core() {
 #if defined(__x86_64__)
@@ -30,84 +32,120 @@ inline void pause_core() {
 #endif
 }
 
-// A counter that threads wait on: they spin, then sleep; a change wakes the sleepers.
-class Event {
- public:
-  uint64_t value() const { return value_.load(std::memory_order_acquire); }
+template <typename F>
+bool spin_until(F&& is_true) {
+  for (int i = 0; i < kSpinPauses; ++i) {
+    if (is_true()) return true;
+    pause_core();
+  }
+  return false;
+}
 
-  void advance() {
-    value_.fetch_add(1, std::memory_order_seq_cst);
-    if (num_sleepers_.load(std::memory_order_seq_cst) > 0) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-      }
-      changed_.notify_all();
-    }
+// Where threads sleep. A sleeper says so first, then looks once more whether it has to; a waker
+// makes its change first, then looks for sleepers: one of them sees the other.
+class Bed {
+ public:
+  // Returns when it was woken, or at once where `is_needless()`; maybe for no reason.
+  template <typename F>
+  void sleep(F&& is_needless) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    has_sleepers_.store(true, std::memory_order_seq_cst);
+    if (is_needless()) return;
+    const uint64_t before = num_wakes_;
+    woken_.wait(lock, [&] { return num_wakes_ != before; });
   }
 
-  // Waits until the value differs from `seen`.
-  void wait_while(uint64_t seen) {
-    for (int i = 0; i < kSpinPauses; ++i) {
-      if (value() != seen) return;
-      pause_core();
+  void wake() {
+    if (!has_sleepers_.load(std::memory_order_seq_cst)) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      has_sleepers_.store(false, std::memory_order_relaxed);
+      ++num_wakes_;
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    num_sleepers_.fetch_add(1, std::memory_order_seq_cst);
-    changed_.wait(lock, [&] { return value_.load(std::memory_order_seq_cst) != seen; });
-    num_sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    woken_.notify_all();
   }
 
  private:
-  alignas(64) std::atomic<uint64_t> value_{0};
-  alignas(64) std::atomic<int> num_sleepers_{0};
+  alignas(64) std::atomic<bool> has_sleepers_{false};
   std::mutex mutex_;
-  std::condition_variable changed_;
+  uint64_t num_wakes_ = 0;  // under the mutex
+  std::condition_variable woken_;
 };
+
+// The state of the phase is one word: its number, whether it may be joined, the workers inside.
+constexpr uint64_t kInside = 0xffff;
+constexpr uint64_t kOpen = 0x10000;
+constexpr uint64_t kNumber = 0x20000;
 
 class Pool {
  public:
-  explicit Pool(int num_threads) : num_threads_(num_threads) {
-    for (int id = 1; id < num_threads; ++id) workers_.emplace_back([this, id] { work(id); });
+  // Where the system gives no more threads, those that there are do the work.
+  explicit Pool(int num_asked) : num_asked(num_asked) {
+    try {
+      for (int id = 1; id < num_asked; ++id) workers_.emplace_back([this, id] { work(id); });
+    } catch (const std::system_error&) {
+    }
   }
 
   ~Pool() {
-    is_ending_.store(true);
-    started_.advance();
+    is_ending_.store(true, std::memory_order_seq_cst);
+    workers_bed_.wake();
     for (std::thread& worker : workers_) worker.join();
   }
 
-  int num_threads() const { return num_threads_; }
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   void run(ThreadBody body, void* context) {
     body_ = body;
     context_ = context;
-    const uint64_t before = finished_.value();
-    num_running_.store(num_threads_ - 1, std::memory_order_relaxed);
-    started_.advance();
+    number_ += kNumber;
+    state_.store(number_ | kOpen, std::memory_order_seq_cst);
+    workers_bed_.wake();
     body(context, 0);
-    if (num_threads_ > 1) finished_.wait_while(before);
-  }
-
- private:
-  void work(int id) {
-    uint64_t seen = 0;
-    for (;;) {
-      started_.wait_while(seen);
-      ++seen;
-      if (is_ending_.load()) return;
-      body_(context_, id);
-      if (num_running_.fetch_sub(1, std::memory_order_acq_rel) == 1) finished_.advance();
+    state_.fetch_and(~kOpen, std::memory_order_seq_cst);
+    while (!spin_until([this] { return is_empty(); })) {
+      caller_bed_.sleep([this] { return is_empty(); });
     }
   }
 
-  const int num_threads_;
-  std::vector<std::thread> workers_;
-  Event started_;
-  Event finished_;
-  alignas(64) std::atomic<int> num_running_{0};
-  std::atomic<bool> is_ending_{false};
+  const int num_asked;
+
+ private:
+  bool is_empty() const { return (state_.load(std::memory_order_seq_cst) & kInside) == 0; }
+
+  bool is_called(uint64_t joined) const {
+    const uint64_t state = state_.load(std::memory_order_seq_cst);
+    return ((state & kOpen) != 0 && (state & ~(kNumber - 1)) != joined) ||
+           is_ending_.load(std::memory_order_seq_cst);
+  }
+
+  void work(int id) {
+    uint64_t joined = 0;  // the last phase
+    while (!is_ending_.load(std::memory_order_relaxed)) {
+      if (!spin_until([&] { return is_called(joined); })) {
+        workers_bed_.sleep([&] { return is_called(joined); });
+        continue;
+      }
+      uint64_t state = state_.load(std::memory_order_relaxed);
+      const uint64_t number = state & ~(kNumber - 1);
+      if ((state & kOpen) == 0 || number == joined ||
+          !state_.compare_exchange_strong(state, state + 1, std::memory_order_acq_rel)) {
+        continue;
+      }
+      joined = number;
+      body_(context_, id);
+      state_.fetch_sub(1, std::memory_order_seq_cst);
+      if (is_empty()) caller_bed_.wake();
+    }
+  }
+
+  alignas(64) std::atomic<uint64_t> state_{0};
+  alignas(64) std::atomic<bool> is_ending_{false};
+  uint64_t number_ = 0;  // the caller's
   ThreadBody body_ = nullptr;
   void* context_ = nullptr;
+  Bed workers_bed_, caller_bed_;
+  std::vector<std::thread> workers_;
 };
 
 struct State {
@@ -130,26 +168,36 @@ State& state() {
   return *made;
 }
 
-int quota_cores() {
-  std::FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r");
-  if (file == nullptr) return 1 << 20;
-  long long quota = 0, period = 0;
-  const int num_read = std::fscanf(file, "%lld %lld", &quota, &period);
-  std::fclose(file);
-  if (num_read != 2 || quota <= 0 || period <= 0) return 1 << 20;
-  return static_cast<int>(std::max<long long>(1, quota / period));
-}
+// Regions that this thread is in.
+thread_local int region_depth = 0;
+
+struct Ranges {
+  struct alignas(64) Share {
+    std::atomic<int64_t> next;  // grain
+    int64_t end;
+  };
+
+  int64_t num_items, grain;
+  int num_threads;
+  RangeBody body;
+  void* context;
+  Share shares[kMaxThreads];
+
+  // A thread streams its own share grain by grain, so that it reads memory in order; then it helps
+  // others with theirs.
+  void run(int thread_id) {
+    for (int i = 0; i < num_threads; ++i) {
+      Share& share = shares[(thread_id + i) % num_threads];
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
+        const int64_t claimed = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (claimed >= share.end) break;
+        body(context, claimed * grain, std::min(num_items, (claimed + 1) * grain));
+      }
+    }
+  }
+};
 
 }  // namespace
-
-int num_usable_cores() {
-  int affinity = static_cast<int>(std::thread::hardware_concurrency());
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) affinity = CPU_COUNT(&set);
-#endif
-  return std::max(1, std::min(affinity, quota_cores()));
-}
 
 int num_threads() {
   const int count = state().num_threads.load(std::memory_order_relaxed);
@@ -159,7 +207,7 @@ int num_threads() {
 }
 
 void set_num_threads(int count) {
-  state().num_threads.store(count > 0 ? count : num_usable_cores());
+  state().num_threads.store(std::min(kMaxThreads, count > 0 ? count : num_usable_cores()));
 }
 
 void shutdown_threads() {
@@ -167,60 +215,49 @@ void shutdown_threads() {
   state().pool.reset();
 }
 
-void parallel_threads(ThreadBody body, void* context) {
+Region::Region() {
+  if (region_depth++ > 0) return;
   State& shared = state();
-  std::lock_guard<std::mutex> lock(shared.region);
-  const int count = num_threads();
-  if (!shared.pool || shared.pool->num_threads() != count) {
+  shared.region.lock();
+  const int count = cpu::num_threads();
+  if (!shared.pool || shared.pool->num_asked != count) {
     shared.pool.reset();
     shared.pool = std::make_unique<Pool>(count);
   }
-  shared.pool->run(body, context);
 }
 
-namespace {
+Region::~Region() {
+  if (--region_depth == 0) state().region.unlock();
+}
 
-struct Ranges {
-  int64_t num_items;
-  int64_t grain;
-  int num_threads;
-  RangeBody body;
-  void* context;
-  alignas(64) std::atomic<int64_t> next{0};
+int Region::num_threads() const { return state().pool->num_threads(); }
 
-  // Three quarters of the grains are dealt out, so that each thread streams its own memory; the
-  // rest is claimed one by one, so that a thread that lost its core holds nobody up for long.
-  void run(int thread_id) {
-    const int64_t num_grains = (num_items + grain - 1) / grain;
-    const int64_t dealt = num_grains / num_threads * 3 / 4;
-    call(thread_id * dealt, (thread_id + 1) * dealt);
-    const int64_t first = dealt * num_threads;
-    for (;;) {
-      const int64_t claimed = first + next.fetch_add(1, std::memory_order_relaxed);
-      if (claimed >= num_grains) return;
-      call(claimed, claimed + 1);
-    }
-  }
-
-  void call(int64_t first_grain, int64_t last_grain) {
-    const int64_t begin = first_grain * grain;
-    const int64_t end = std::min(num_items, last_grain * grain);
-    if (begin < end) body(context, begin, end);
-  }
-};
-
-}  // namespace
+void parallel_threads(ThreadBody body, void* context) {
+  Region region;
+  state().pool->run(body, context);
+}
 
 void parallel_ranges(int64_t num_items, int64_t grain, RangeBody body, void* context) {
   if (num_items <= 0) return;
   grain = std::max<int64_t>(1, grain);
-  const int count = num_threads();
-  if (count == 1 || num_items <= grain) {
+  if (num_items <= grain || num_threads() == 1) {
     body(context, 0, num_items);
     return;
   }
-  Ranges ranges{num_items, grain, count, body, context};
-  parallel_threads(
+  Region region;
+  const int count = region.num_threads();
+  Ranges ranges;
+  ranges.num_items = num_items;
+  ranges.grain = grain;
+  ranges.num_threads = count;
+  ranges.body = body;
+  ranges.context = context;
+  const int64_t num_grains = (num_items + grain - 1) / grain;
+  for (int i = 0; i < count; ++i) {
+    ranges.shares[i].next.store(num_grains * i / count, std::memory_order_relaxed);
+    ranges.shares[i].end = num_grains * (i + 1) / count;
+  }
+  state().pool->run(
       [](void* shared, int thread_id) { static_cast<Ranges*>(shared)->run(thread_id); }, &ranges);
 }
 

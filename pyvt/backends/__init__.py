@@ -27,7 +27,7 @@ def build_note(name: str) -> str:
     except (PackageNotFoundError, FileNotFoundError):
         return "no record of a build: pyvt runs from its sources"
     if built["is_built"]:
-        return f"built with {built['compiler']} for {built['processor']}"
+        return f"built with {built['compiler']} for {built['processor']}: {built['levels']}"
     return f"not built at install: {built['reason']}"
 
 

@@ -21,6 +21,7 @@ import click
 
 import pyvt
 from pyvt import envs
+from pyvt.cli.first_run import tell_build
 from pyvt.errors import (
     CheckpointError,
     ConfigError,
@@ -48,6 +49,8 @@ class CommandRow:
 COMMANDS = {
     "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
+    "serve": CommandRow("pyvt.cli.serve", "serve_command", "Serve a model over HTTP."),
+    "batch": CommandRow("pyvt.cli.batch", "batch", "Answer a file of requests."),
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
     "list": CommandRow("pyvt.cli.local", "list_command", "Show the models that were pulled."),
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
@@ -105,10 +108,11 @@ def _interrupt_deferred() -> Iterator[None]:
 @click.version_option(pyvt.__version__, prog_name="pyvt")
 def cli() -> None:
     """A small, exact and fast LLM inference engine for the Qwen3 and Llama families."""
+    tell_build()
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; the console script of the package."""
+    """Run the command line and return the exit code; ``pyvt/__main__.py`` is the script."""
     try:
         result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -146,7 +150,3 @@ def _end(code: int, text: str, error: BaseException | None = None) -> int:
     notes = [f" ({note})" for note in getattr(error, "__notes__", ())]
     click.echo(f"error: {' '.join(text.split())}{''.join(notes)}", err=True)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

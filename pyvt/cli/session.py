@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
@@ -15,6 +15,7 @@ from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import loading
 from pyvt.config import DeviceConfig, EngineConfig, engine_config
 from pyvt.engine.build import build_engine
+from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError
 from pyvt.llm import LLM
 from pyvt.outputs import RequestMetrics, RequestOutput
@@ -62,6 +63,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     metrics: RequestMetrics | None = None
+    warnings: tuple[str, ...] = ()
 
     def take(self, output: RequestOutput) -> None:
         """Add what is new. Raises EngineDeadError for an output that says so."""
@@ -70,6 +72,7 @@ class Answer:
         self.token_ids += new.token_ids
         self.finish_reason = new.finish_reason
         self.metrics = output.metrics
+        self.warnings = output.warnings
         if new.finish_reason == "error":
             raise EngineDeadError(f"[engine] request: {output.error}")
 
@@ -109,14 +112,11 @@ class Session:
             wanted = max(max_tokens, params.min_tokens)
             params = replace(params, max_tokens=min(wanted, room))
         answer = Answer()
-        with _interrupt() as interrupt, closing(self.llm.stream(ids, params)) as outputs:
+        with self.llm.stream(ids, params) as outputs, _interrupt(outputs.cancel):
             for output in outputs:
                 answer.take(output)
                 if output.outputs[0].text:
                     write(output.outputs[0].text)
-                if interrupt.is_set:
-                    break
-        answer.finish_reason = answer.finish_reason or "abort"
         return answer
 
     def facts(self, answer: Answer) -> dict[str, Any]:
@@ -145,34 +145,35 @@ class Session:
         }
 
 
-def open_session(options: Mapping[str, Any]) -> Session:
+def open_engine(options: Mapping[str, Any]) -> LLMEngine:
     """Load the model that the options of ``model_options`` choose, pulling it where needed."""
     name = options["model"]
     path = model_path(name)
     settings = given(options, (*ENGINE_FIELDS, *DEVICE_FIELDS))
     with loading(name) as progress:
-        engine = build_engine(engine_config(str(path), **settings), progress=progress)
-    return Session(LLM.from_engine(engine), name)
+        return build_engine(engine_config(str(path), **settings), progress=progress)
 
 
-@dataclass(slots=True)
-class _Interrupt:
-    is_set: bool = False
+def open_session(options: Mapping[str, Any]) -> Session:
+    """Load the model as ``open_engine`` does, for commands that talk with it."""
+    return Session(LLM.from_engine(open_engine(options)), options["model"])
 
 
 @contextmanager
-def _interrupt() -> Iterator[_Interrupt]:
-    """Turn the first Ctrl-C into a flag, so that no step is cut in two; a second one raises."""
-    interrupt = _Interrupt()
+def _interrupt(cancel: Callable[[], None]) -> Iterator[None]:
+    """Make the first Ctrl-C call ``cancel``; a second one raises."""
+    is_cancelled = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if interrupt.is_set:
+        nonlocal is_cancelled
+        if is_cancelled:
             raise KeyboardInterrupt
-        interrupt.is_set = True
+        is_cancelled = True
+        cancel()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:
-        yield interrupt
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -9,10 +9,12 @@ ops speak alike.
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from pyvt.dispatch.table import empty
 from pyvt.errors import DTypeError, ShapeError
 from pyvt.tensor.dtype import DType, as_dtype
 from pyvt.tensor.packed_tensor import PackedTensor
@@ -21,6 +23,21 @@ from pyvt.tensor.quant_tensor import QuantTensor
 # Subclasses change what operators mean: a matrix multiplies, a masked array leaves values out.
 _ARRAY_TYPES = (np.ndarray, np.memmap)
 _MAX_DOUBLE = sys.float_info.max
+
+
+@cache
+def _parsed(dims: str) -> tuple[bool, tuple[str | int | None, ...]]:
+    """Return whether leading dims are free, and the letter, the number or None for each dim."""
+    words = dims.split()
+    is_free = words[:1] == ["..."]
+    parsed = (None if w == "_" else int(w) if w.isdigit() else w for w in words[is_free:])
+    return is_free, tuple(parsed)
+
+
+@cache
+def _numpy_dtypes(dtypes: tuple[DType, ...]) -> "frozenset[np.dtype[Any]]":
+    """Return the NumPy dtypes among some dtypes; a block format has none."""
+    return frozenset(dtype.numpy for dtype in dtypes if dtype.numpy is not None)
 
 
 def _is_array(array: Any) -> bool:
@@ -37,26 +54,25 @@ def _repeats(array: Any) -> bool:
 class Check:
     """The dims that one call has bound so far, and the op's name for error texts."""
 
-    __slots__ = ("dims", "op")
+    __slots__ = ("_made", "dims", "op")
 
     def __init__(self, op: str, **dims: int) -> None:
         self.op = op
         self.dims = dims
+        self._made: Any = None  # the output of this call that nobody gave
 
     def tensor(self, name: str, array: Any, dims: str, dtypes: Sequence[DType]) -> None:
         """Check one tensor argument. Raises DTypeError or ShapeError that names op and argument."""
         self.dtype(name, array, dtypes)
-        words = dims.split()
-        shape = array.shape
-        if words and words[0] == "...":
-            words = words[1:]
-            shape = shape[len(shape) - len(words) :] if len(shape) >= len(words) else shape
-        if len(words) != len(shape):
+        is_free, words = _parsed(dims)
+        shape, bound = array.shape, self.dims
+        num_leading = len(shape) - len(words)
+        if num_leading < 0 or (num_leading and not is_free):
             raise ShapeError(f"[{self.op}] {name}: expected dims [{dims}], got shape {array.shape}")
-        for word, size in zip(words, shape, strict=True):
-            if word == "_":
+        for word, size in zip(words, shape[num_leading:], strict=True):
+            if word is None:
                 continue
-            expected = int(word) if word.isdigit() else self.dims.setdefault(word, size)
+            expected = bound.setdefault(word, size) if isinstance(word, str) else word
             if expected != size:
                 raise ShapeError(f"[{self.op}] {name}: expected {word}={expected}, got {size}")
 
@@ -71,8 +87,7 @@ class Check:
             if array.dtype in dtypes:
                 return
         elif _is_array(array):
-            # A block format has no NumPy dtype, and NumPy holds None equal to float64.
-            if any(not dtype.is_block and array.dtype == dtype.numpy for dtype in dtypes):
+            if array.dtype in _numpy_dtypes(tuple(dtypes)):
                 return
         else:
             raise DTypeError(f"{self._no_array(name, array)}; convert it with numpy.asarray")
@@ -124,6 +139,8 @@ class Check:
 
     def disjoint(self, name: str, array: Any, **others: Any) -> None:
         """Check that an output on the host shares no memory with the named inputs."""
+        if array is self._made:
+            return
         for other_name, other in others.items():
             if isinstance(other, np.ndarray) and np.may_share_memory(array, other):
                 raise ShapeError(
@@ -149,7 +166,8 @@ class Check:
     def output(self, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Any:
         """Return ``out`` after a check, or a new array of that shape and dtype where it is None."""
         if out is None:
-            return np.empty(shape, dtype)
+            self._made = empty(shape, dtype)
+            return self._made
         if not _is_array(out):
             raise DTypeError(self._no_array(name, out))
         if out.shape != shape:

@@ -138,15 +138,20 @@ class Op:
 
 
 Tap = Callable[[Op, Candidate, tuple[Any, ...]], None]
+# Returns a new array of a shape and dtype, content undefined.
+Allocate = Callable[[tuple[int, ...], Any], Any]
 
 
 @dataclass(slots=True)
 class _Selection:
-    """The host backend of this process, the backends that have registered kernels, and the tap."""
+    """The host backend of this process, the backends that have registered kernels, the tap, and
+    where the outputs of ops come from.
+    """
 
     host_backend: str = REFERENCE_BACKEND
     known: set[str] = field(default_factory=lambda: {REFERENCE_BACKEND})
     tap: Tap | None = None
+    allocate: Allocate = np.empty
 
 
 _OPS: dict[str, Op] = {}
@@ -216,6 +221,11 @@ def reference_call_counts() -> dict[str, int]:
     return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}
 
 
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a new host array for the output of an op; its content is undefined."""
+    return _selection.allocate(shape, dtype)
+
+
 def chosen_backends() -> dict[str, tuple[str, ...]]:
     """Return the backends that calls of each op were given to since the last ``use_backend``."""
     chosen = {op.name: {c.backend for c in op._cache.values()} for op in all_ops()}
@@ -223,14 +233,15 @@ def chosen_backends() -> dict[str, tuple[str, ...]]:
 
 
 @contextmanager
-def tapped(tap: Tap) -> Iterator[None]:
+def tapped(tap: Tap, *, allocate: Allocate = np.empty) -> Iterator[None]:
     """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.
 
-    The tap runs the kernel, with ``op.run(candidate, args)``.
+    The tap runs the kernel, with ``op.run(candidate, args)``. Outputs that ops make come from
+    ``allocate``.
     """
     assert _selection.tap is None, "a tap is set already"
-    _selection.tap = tap
+    _selection.tap, _selection.allocate = tap, allocate
     try:
         yield
     finally:
-        _selection.tap = None
+        _selection.tap, _selection.allocate = None, np.empty

@@ -4,6 +4,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
 from blake3 import blake3
@@ -26,6 +27,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -57,9 +59,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     start_s = time.perf_counter()
     num_threads = config.device.threads
     files = open_model(config.model)
+    # A tokenizer takes as long as the weights, most of it with one core.
+    helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
-        tokenizer = _tokenizer(files)
-        chat_template = _chat_template(files, tokenizer)
+        made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
         config = planned.config
         log.info("plan %s", planned.summary())
@@ -77,7 +80,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
             progress=progress,
         )
         namespace = namespace_of(files, planned)
+        tokenizer = made.result()
+        chat_template = _chat_template(files, tokenizer)
     finally:
+        helper.shutdown()
         files.close()
     cache = allocate_kv_cache(
         planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size
@@ -87,7 +93,12 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
-        InputProcessor(tokenizer, chat_template, limits),
+        InputProcessor(
+            tokenizer,
+            chat_template,
+            limits,
+            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+        ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
         default_params=default_params(planned.model_config.sampling_defaults),
@@ -108,6 +119,12 @@ def make_scheduler(
 ) -> Scheduler:
     """Return the scheduler of a resolved config."""
     assert config.cache.num_blocks != "auto", "the config is resolved"
+    if config.speculative.method is not None and any(group.kind == "state" for group in groups):
+        raise ConfigError(
+            f"[config] speculative.method: expected none for a model with recurrent states, which "
+            f"cannot go back over drafts that were wrong, got {config.speculative.method!r}",
+            field="speculative.method",
+        )
     manager = KVCacheManager(
         config.cache.num_blocks,
         config.cache.block_size,

@@ -4,15 +4,19 @@ from collections.abc import Iterable, Sequence
 
 from pyvt.config import EngineConfig
 from pyvt.engine.core import EngineCore
+from pyvt.engine.fan_out import fan_out
 from pyvt.engine.input_processor import InputProcessor, Prompt
 from pyvt.engine.output_processor import OutputProcessor
+from pyvt.errors import RequestError
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 
 
 class LLMEngine:
-    """Input processor, core and output processor of one model; not safe for two threads.
+    """Input processor, core and output processor of one model.
+
+    ``process`` and ``check_admissible`` may be called by any thread; the rest belongs to one.
 
     Attributes:
         config: the settings, without auto.
@@ -42,38 +46,81 @@ class LLMEngine:
         """Whether ``step`` would do anything."""
         return self.core.has_unfinished_requests
 
-    def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, *, is_stream: bool = False
-    ) -> None:
-        """Check and queue a request; its outputs come from ``step``.
+    @property
+    def unfinished_request_ids(self) -> tuple[str, ...]:
+        """Requests that wait or run, in the order in which they were added."""
+        return self.output_processor.unfinished_request_ids
+
+    def process(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        tenant: str = "",
+        cache_salt: str | None = None,
+    ) -> EngineCoreRequest:
+        """Return a checked request for ``add``.
 
         Args:
             request_id: unique among unfinished requests.
             prompt: text, token ids or a rendered conversation.
             params: how to sample.
-            is_stream: give an output with the difference in each step that has news, instead of
-                one output at the end.
+            priority: the lower, the sooner.
+            timeout_s: seconds from now after which the request is aborted, waiting included.
+            tenant: whose KV it may share; never from the text of a request.
+            cache_salt: shares KV only with requests of the same salt.
 
         Raises:
             RequestError: the request cannot be served.
         """
-        self.add_requests([(request_id, prompt, params)], is_stream=is_stream)
+        return self.input_processor.process(
+            request_id,
+            prompt,
+            params,
+            self.core.clock(),
+            priority=priority,
+            timeout_s=timeout_s,
+            tenant=tenant,
+            cache_salt=cache_salt,
+        )
 
-    def add_requests(
-        self,
-        requests: Sequence[tuple[str, Prompt, SamplingParams]],
-        *,
-        is_stream: bool = False,
+    def check_admissible(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Check that processed requests can be served at all.
+
+        Raises:
+            RequestError: one of them never can be, or its id is in use.
+        """
+        for request in requests:
+            if request.request_id in self.output_processor:
+                raise RequestError(
+                    f"[request] request_id: {request.request_id!r} is in use; choose another",
+                    param="request_id",
+                    code="invalid_value",
+                )
+        self.core.check_admissible([child for request in requests for child in fan_out(request)])
+
+    def add(self, requests: Sequence[EngineCoreRequest], *, is_stream: bool = False) -> None:
+        """Queue processed requests: all of them, or none where one is refused.
+
+        Args:
+            requests: what ``process`` returned.
+            is_stream: give an output with the difference in each step that has news, instead of
+                one output at the end.
+        """
+        self.check_admissible(requests)
+        answers = [fan_out(request) for request in requests]
+        self.core.add_requests([child for children in answers for child in children])
+        for request, children in zip(requests, answers, strict=True):
+            self.output_processor.add_request(request, children, is_stream=is_stream)
+
+    def add_request(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, *, is_stream: bool = False
     ) -> None:
-        """Check and queue several requests: all of them, or none where one is refused."""
-        arrival_s = self.core.clock()
-        processed: list[EngineCoreRequest] = [
-            self.input_processor.process(request_id, prompt, params, arrival_s)
-            for request_id, prompt, params in requests
-        ]
-        self.core.add_requests(processed)
-        for request in processed:
-            self.output_processor.add_request(request, is_stream=is_stream)
+        """Check and queue a request; its outputs come from ``step``."""
+        self.add([self.process(request_id, prompt, params)], is_stream=is_stream)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; return outputs of requests that have news.
@@ -81,8 +128,9 @@ class LLMEngine:
         Raises:
             EngineDeadError: the worker failed; no request will get an output any more.
         """
-        outputs, stopped = self.output_processor.process(self.core.step())
-        self.core.end_requests(stopped, "stop")
+        outputs = self.output_processor.process(self.core.step())
+        for reason, request_ids in self.output_processor.take_ended().items():
+            self.core.end_requests(request_ids, reason)
         return outputs
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
@@ -92,5 +140,5 @@ class LLMEngine:
             The last output of each, with the text so far and finish reason ``abort``.
         """
         request_ids = list(request_ids)
-        self.core.end_requests(request_ids, "abort")
+        self.core.end_requests(self.output_processor.core_ids(request_ids), "abort")
         return self.output_processor.abort(request_ids)

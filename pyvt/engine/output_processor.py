@@ -13,12 +13,18 @@ Stop strings, exactly:
 
 A token is given out with the text that completes it, so tokens and log probabilities of a stream
 in sum equal those of a whole answer.
+
+The answers of a request with ``n > 1`` are requests of their own to the core. They come together
+here: in a stream each output has the answer that has news, with its index; otherwise there is one
+output with all answers by index. ``finished`` is set once, when the last of them has ended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pyvt.engine.core import Clock
+from pyvt.log import get_logger
 from pyvt.messages import EngineCoreOutput, EngineCoreRequest, FinishReason, TokenLogprobs
 from pyvt.outputs import (
     CompletionOutput,
@@ -29,6 +35,8 @@ from pyvt.outputs import (
 )
 from pyvt.tokenizer.base import Tokenizer
 from pyvt.tokenizer.incremental import IncrementalDetokenizer
+
+log = get_logger(__name__)
 
 
 class StopChecker:
@@ -75,6 +83,22 @@ class StopChecker:
 
 
 @dataclass(slots=True)
+class _Group:
+    """One unfinished request: its answers, by core id while they go on, by index when they ended.
+
+    ``is_stream`` outputs have what is new; otherwise ``done`` collects the answers.
+    """
+
+    request: EngineCoreRequest
+    is_stream: bool
+    metrics: RequestMetrics
+    open_ids: dict[str, None]
+    done: dict[int, CompletionOutput] = field(default_factory=dict)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
 class _Token:
     """A token that was not given out yet; ``end`` is where its text ends, None while unknown."""
 
@@ -85,21 +109,21 @@ class _Token:
 
 @dataclass(slots=True)
 class _State:
-    """One unfinished request: its text so far and what of it is still to be given out."""
+    """One unfinished answer: its text so far and what of it is still to be given out."""
 
     request: EngineCoreRequest
-    is_stream: bool
+    group: _Group
     detokenizer: IncrementalDetokenizer
     stop: StopChecker
-    metrics: RequestMetrics
     tokens: list[_Token] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     num_chars: int = 0
     num_given: int = 0
+    num_tokens: int = 0
 
     def push_token(self, token_id: int, logprobs: TokenLogprobs | None, *, has_text: bool) -> None:
         """Add a sampled token; ``has_text`` is false for one that ends the text."""
+        self.num_tokens += 1
         self.tokens.append(_Token(token_id, logprobs))
         if has_text:
             self.push_text(self.detokenizer.push(token_id))
@@ -113,7 +137,7 @@ class _State:
             if token.end is not None:
                 break
             token.end = self.num_chars
-        if self.metrics.num_generated_tokens < self.request.sampling_params.min_tokens:
+        if self.num_tokens < self.request.sampling_params.min_tokens:
             self.give(text)
         else:
             self.give(self.stop.push(text))
@@ -148,122 +172,205 @@ class OutputProcessor:
         self.tokenizer = tokenizer
         self.clock = clock
         self._states: dict[str, _State] = {}
+        self._groups: dict[str, _Group] = {}
+        self._ended: dict[Literal["stop", "error"], list[str]] = {}
 
-    def add_request(self, request: EngineCoreRequest, *, is_stream: bool) -> None:
-        """Get ready for a request's tokens.
+    @property
+    def unfinished_request_ids(self) -> tuple[str, ...]:
+        """Requests whose last output has not been made, in the order in which they were added."""
+        return tuple(self._groups)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._groups
+
+    def core_ids(self, request_ids: Iterable[str]) -> list[str]:
+        """Return the core's ids of the unfinished answers of requests; unknown ids have none."""
+        groups = (self._groups.get(request_id) for request_id in request_ids)
+        return [core_id for group in groups if group is not None for core_id in group.open_ids]
+
+    def add_request(
+        self,
+        request: EngineCoreRequest,
+        answers: Sequence[EngineCoreRequest],
+        *,
+        is_stream: bool,
+    ) -> None:
+        """Get ready for the tokens of a request's answers.
 
         With ``is_stream`` each step that has news gives an output with the difference; otherwise
         there is one output, at the end.
         """
-        params = request.sampling_params
-        self._states[request.request_id] = _State(
+        group = self._groups[request.request_id] = _Group(
             request=request,
             is_stream=is_stream,
-            detokenizer=IncrementalDetokenizer(
-                self.tokenizer, skip_special_tokens=params.skip_special_tokens
-            ),
-            stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
             metrics=RequestMetrics(
                 arrival_s=request.arrival_s, num_prompt_tokens=len(request.prompt_token_ids)
             ),
+            open_ids=dict.fromkeys(answer.request_id for answer in answers),
         )
+        params = request.sampling_params
+        for answer in answers:
+            self._states[answer.request_id] = _State(
+                request=answer,
+                group=group,
+                detokenizer=IncrementalDetokenizer(
+                    self.tokenizer, skip_special_tokens=params.skip_special_tokens
+                ),
+                stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
+            )
 
-    def process(
-        self, core_outputs: Iterable[EngineCoreOutput]
-    ) -> tuple[list[RequestOutput], list[str]]:
-        """Take a step's outputs.
+    def process(self, core_outputs: Iterable[EngineCoreOutput]) -> list[RequestOutput]:
+        """Take a step's outputs and return those for the callers.
 
-        Returns:
-            Outputs for the callers, and ids of requests that a stop string ended: the core must
-            end them.
+        A request whose text cannot be made ends alone, with the reason ``error``.
         """
+        now_s = self.clock()
         outputs = []
-        stopped = []
         for core_output in core_outputs:
             state = self._states[core_output.request_id]
-            reason, stop_reason = self._take(state, core_output)
-            if state.stop.matched is not None and core_output.finish_reason is None:
-                stopped.append(core_output.request_id)
-            if reason is not None:
-                del self._states[core_output.request_id]
-                outputs.append(self._output(state, reason, stop_reason, core_output.error))
-            elif state.is_stream and state.text:
-                outputs.append(self._output(state, None, None, None))
-        return outputs, stopped
+            try:
+                output = self._take(state, core_output, now_s)
+            except Exception as error:
+                log.exception("text of request %s failed", core_output.request_id)
+                if core_output.finish_reason is None:
+                    self._ended.setdefault("error", []).append(core_output.request_id)
+                text = f"[engine] text: {type(error).__name__}: {error}"
+                # What is left to give out may be what fails.
+                state.tokens, state.text = [], []
+                output = self._finish(state, "error", None, text)
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def take_ended(self) -> dict[Literal["stop", "error"], list[str]]:
+        """Return, once, the core ids of answers that ended here, by reason.
+
+        The core does not know that, so it must end them: a stop string was found, or the text
+        could not be made.
+        """
+        ended, self._ended = self._ended, {}
+        return ended
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
-        """End requests; return a last output for each, with the text so far."""
+        """End requests; return a last output for each, with the text so far of each answer."""
         outputs = []
         for request_id in request_ids:
-            state = self._states.pop(request_id, None)
-            if state is not None:
+            group = self._groups.get(request_id)
+            if group is None:
+                continue
+            completions = []
+            for core_id in list(group.open_ids):
+                state = self._states[core_id]
                 state.finish()
-                outputs.append(self._output(state, "abort", None, None))
+                completions.append(self._end(state, "abort", None))
+            if not group.is_stream:
+                completions = [completion for _, completion in sorted(group.done.items())]
+            outputs.append(self._output(group, completions))
         return outputs
 
     def _take(
-        self, state: _State, core_output: EngineCoreOutput
-    ) -> tuple[FinishReason | None, int | str | None]:
-        """Add a step's tokens; return finish reason and stop reason as the caller sees them."""
+        self, state: _State, core_output: EngineCoreOutput, now_s: float
+    ) -> RequestOutput | None:
+        """Add a step's tokens to an answer; return an output where the caller gets one."""
+        metrics = state.group.metrics
         num_tokens = len(core_output.new_token_ids)
         if num_tokens:
-            now_s = self.clock()
-            state.metrics.last_token_s = now_s
-            if state.metrics.first_token_s is None:
-                state.metrics.first_token_s = now_s
-        state.metrics.scheduled_s = core_output.scheduled_s
+            metrics.last_token_s = now_s
+            if metrics.first_token_s is None:
+                metrics.first_token_s = now_s
+        if metrics.scheduled_s is None:
+            metrics.scheduled_s = core_output.scheduled_s
+            metrics.num_cached_tokens = core_output.num_cached_tokens
         if core_output.prompt_logprobs is not None:
-            state.prompt_logprobs = core_output.prompt_logprobs
+            state.group.prompt_logprobs = core_output.prompt_logprobs
         is_cut = not state.request.sampling_params.include_stop_str_in_output
         for index, token_id in enumerate(core_output.new_token_ids):
             is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
             logprobs = core_output.logprobs[index] if core_output.logprobs else None
-            state.metrics.num_generated_tokens += 1
+            metrics.num_generated_tokens += 1
             state.push_token(token_id, logprobs, has_text=not is_end)
             if state.stop.matched is not None:
                 break
-        if core_output.finish_reason is not None:
+        reason, stop_reason = core_output.finish_reason, core_output.stop_reason
+        if reason is not None:
             state.finish()
         if state.stop.matched is not None:
-            return "stop", state.stop.matched
-        return core_output.finish_reason, core_output.stop_reason
+            if reason is None:
+                self._ended.setdefault("stop", []).append(core_output.request_id)
+            return self._finish(state, "stop", state.stop.matched, None)
+        if reason is not None:
+            return self._finish(state, reason, stop_reason, core_output.error)
+        if state.group.is_stream and state.text:
+            return self._output(state.group, [self._completion(state, None, None)])
+        return None
 
-    def _output(
+    def _finish(
         self,
         state: _State,
-        reason: FinishReason | None,
+        reason: FinishReason,
         stop_reason: int | str | None,
         error: str | None,
-    ) -> RequestOutput:
-        is_ready = reason is not None
-        given = state.take_tokens(take_all=is_ready)
+    ) -> RequestOutput | None:
+        """End an answer; return an output, unless other answers must end before there is one."""
+        group = state.group
+        group.error = group.error or error
+        completion = self._end(state, reason, stop_reason)
+        if group.is_stream:
+            return self._output(group, [completion])
+        if group.open_ids:
+            return None
+        return self._output(group, [completion for _, completion in sorted(group.done.items())])
+
+    def _end(
+        self, state: _State, reason: FinishReason, stop_reason: int | str | None
+    ) -> CompletionOutput:
+        """Forget an answer, and its request with the last one; return what is left to give out."""
+        group = state.group
+        completion = self._completion(state, reason, stop_reason)
+        del self._states[state.request.request_id]
+        del group.open_ids[state.request.request_id]
+        if not group.is_stream:
+            group.done[state.request.index] = completion
+        if not group.open_ids:
+            del self._groups[group.request.request_id]
+        return completion
+
+    def _completion(
+        self, state: _State, reason: FinishReason | None, stop_reason: int | str | None
+    ) -> CompletionOutput:
+        given = state.take_tokens(take_all=reason is not None)
         text = "".join(state.text)
         state.text.clear()
         has_logprobs = state.request.sampling_params.logprobs is not None
-        completion = CompletionOutput(
-            index=0,
+        return CompletionOutput(
+            index=state.request.index,
             text=text,
-            token_ids=tuple(token.token_id for token in given),
+            token_ids=tuple([token.token_id for token in given]),
             finish_reason=reason,
             stop_reason=stop_reason,
             logprobs=tuple(self._position(t.logprobs) for t in given if t.logprobs is not None)
             if has_logprobs
             else None,
         )
+
+    def _output(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
+        request = group.request
+        grammar = request.constraints.grammar
         return RequestOutput(
-            request_id=state.request.request_id,
-            prompt=state.request.prompt,
-            prompt_token_ids=state.request.prompt_token_ids,
-            outputs=[completion],
-            prompt_logprobs=self._prompt_positions(state),
-            finished=is_ready,
-            metrics=state.metrics,
-            error=error,
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=completions,
+            prompt_logprobs=self._prompt_positions(group),
+            finished=not group.open_ids,
+            metrics=group.metrics,
+            error=group.error,
+            warnings=() if grammar is None else grammar.warnings,
         )
 
-    def _prompt_positions(self, state: _State) -> tuple[PositionLogprobs | None, ...] | None:
+    def _prompt_positions(self, group: _Group) -> tuple[PositionLogprobs | None, ...] | None:
         """Return the prompt's log probabilities once, with the first output after they came."""
-        found, state.prompt_logprobs = state.prompt_logprobs, None
+        found, group.prompt_logprobs = group.prompt_logprobs, None
         return None if found is None else (None, *map(self._position, found))
 
     def _position(self, logprobs: TokenLogprobs) -> PositionLogprobs:

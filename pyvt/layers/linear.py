@@ -3,8 +3,7 @@
 Dims: N outputs, K inputs, H hidden size, D head size, I intermediate size, ``...`` leading dims.
 """
 
-import numpy as np
-
+from pyvt.dispatch import empty
 from pyvt.layers.module import Module
 from pyvt.ops.numerics import Array
 from pyvt.quant import LinearMethod, WeightSettings, linear_method
@@ -62,7 +61,7 @@ class FusedLinear(Module):
 
     def __call__(self, x: Array) -> Array:
         """Return ``[..., ΣN]`` in the dtype of ``x`` ``[..., K]``."""
-        out = np.empty((*x.shape[:-1], self._num_outputs), x.dtype)
+        out: Array = empty((*x.shape[:-1], self._num_outputs), x.dtype)
         for method, bias, columns in self._steps:
             method.apply(x, bias, out=out[..., columns])
         return out

@@ -7,7 +7,8 @@ A tile is a list of blocks, each with the fields of the format one after the oth
    words may lie in turn: then unit i of each follows unit i of the one before.
 2. A word of fifth bits (Q5_0, Q5_1) has its bits moved: bit ``4j + i`` of the file is bit
    ``8i + j`` of the tile.
-3. The last tile is filled up with rows of zero bytes.
+3. The formats with grids (IQ2, IQ3) have one unit, the whole block.
+4. The last tile is filled up with rows of zero bytes.
 
 Nothing is lost or added: unpacking gives the file's bytes back.
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from pyvt.mathutil import cdiv
 from pyvt.ops.numerics import Array
-from pyvt.tensor.dtype import DType
+from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import TILE_ROWS
 
 
@@ -31,7 +32,7 @@ class Field:
     Attributes:
         offset: first byte in the block of a file.
         count: number of units.
-        unit: bytes of a unit: 1, 2 or 4.
+        unit: bytes of a unit: 1, 2 or 4; or those of a whole block.
         start: first byte in the block of a tile.
         step: unit i of the 16 rows lies ``i · step`` times 16 units after ``start``.
         is_bits: whether it is a word of fifth bits.
@@ -66,6 +67,15 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "q4_1": (_D, _M, Field(4, 4, 4, 64)),
     "q5_0": (_D, Field(2, 1, 4, 32, is_bits=True), Field(6, 4, 4, 96)),
     "q5_1": (_D, _M, Field(4, 1, 4, 64, is_bits=True), Field(8, 4, 4, 128)),
+    "q2_k": (
+        *(Field(80, 1, 2, 0), Field(82, 1, 2, 32), Field(0, 16, 1, 64)),
+        Field(16, 16, 4, 320),
+    ),
+    # Third bits in turn with the words of the first half, then the other half.
+    "q3_k": (
+        *(Field(108, 1, 2, 0), Field(96, 12, 1, 32)),
+        *(Field(0, 8, 4, 224, 2), Field(32, 8, 4, 288, 2), Field(64, 8, 4, 1248)),
+    ),
     "q4_k": (_D, _M, _SIX_BITS, Field(16, 32, 4, 256)),
     # Fifth bits in turn with the words of the first pair of sub-blocks, then the other pairs.
     "q5_k": (
@@ -78,6 +88,14 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         *(Field(0, 8, 4, 288, 3), Field(32, 8, 4, 352, 3), Field(128, 8, 4, 416, 3)),
         *(Field(64, 8, 4, 1824, 3), Field(96, 8, 4, 1888, 3), Field(160, 8, 4, 1952, 3)),
     ),
+    **{
+        name: (Field(0, 1, DTYPES[name].block_bytes, 0),)
+        for name in ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
+    },
+    "iq4_nl": (_D, Field(2, 4, 4, 32)),
+    "iq4_xs": (_D, Field(2, 2, 1, 32), Field(4, 4, 1, 64), Field(8, 32, 4, 128)),
+    "mxfp4": (Field(0, 1, 1, 0), Field(1, 4, 4, 16)),
+    "nvfp4": (Field(0, 4, 1, 0), Field(4, 8, 4, 64)),
 }
 
 _FILE_BITS = np.arange(32)

@@ -200,6 +200,7 @@ class Scheduler:
             new_requests=tuple(step.new.values()),
             cached_requests=tuple(step.cached.values()),
             num_scheduled_tokens=step.granted,
+            draft_token_ids=step.drafts,
             total_num_scheduled_tokens=self.config.max_num_batched_tokens - step.budget,
             finished_request_ids=frozenset(self._forgotten),
             block_copies=self.kv_cache_manager.take_copies(),
@@ -224,7 +225,9 @@ class Scheduler:
             if request_id in failed:
                 continue  # its tokens were computed from KV that is not there
             request = self._requests[request_id]
-            request.num_computed_tokens += num_tokens
+            num_drafts = len(scheduled.draft_token_ids.get(request_id, ()))
+            request.num_computed_tokens += num_tokens - num_drafts
+            request.draft_token_ids = answer.draft_token_ids.get(request_id, ())
             output = self._book(request, answer)
             if self.hasher is not None and request_id not in answer.errors:
                 self._publish(request)
@@ -318,16 +321,36 @@ class Scheduler:
         return self._running if is_running else self._waiting
 
     def _grant_decodes(self, step: StepPlan) -> list[Request]:
-        """Grant each decoding request its token; return the requests in prefill, in order."""
+        """Grant each decoding request its token; return the requests in prefill, in order.
+
+        Drafts are verified where budget and blocks last without taking them from others.
+        """
         prefills = []
+        has_drafts = any(request.draft_token_ids for request in self._running)
+        num_spare = step.budget - sum(r.is_decoding for r in self._running) if has_drafts else 0
         for request in self._running:
             if request.status is not RequestStatus.RUNNING:
                 continue
             if request.is_decoding:
-                self._grant(step, request, 1)
+                drafts = request.draft_token_ids[: max(0, num_spare)]
+                if drafts and self._grant_drafts(step, request, drafts):
+                    num_spare -= len(drafts)
+                else:
+                    self._grant(step, request, 1)
             else:
                 prefills.append(request)
         return prefills
+
+    def _grant_drafts(self, step: StepPlan, request: Request, drafts: tuple[int, ...]) -> bool:
+        """Grant a decoding request its token and drafts; return whether there were blocks."""
+        assert request.blocks is not None, "a request that runs holds blocks"
+        computed, num_tokens = request.num_computed_tokens, 1 + len(drafts)
+        new_ids = self.kv_cache_manager.grow(request.blocks, computed, computed + num_tokens)
+        if new_ids is None:
+            return False
+        step.grant(request, num_tokens, new_ids)
+        step.drafts[request.request_id] = drafts
+        return True
 
     def _chunk(self, request: Request) -> int:
         """Return the tokens of a prefill that a step may take; it ends where a snapshot is due."""
@@ -404,8 +427,10 @@ class Scheduler:
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         request.blocks = None
+        request.draft_token_ids = ()
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
+        request.draft_token_ids = ()
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
         self._waiting.add(request)
@@ -435,6 +460,8 @@ class Scheduler:
             if end is not None:
                 kept = token_ids[: index + 1]
                 break
+        # The KV of drafts that were right is valid; that of the last token is not written.
+        request.num_computed_tokens += len(kept) - 1
         reason, stop_reason = end or (None, None)
         return EngineCoreOutput(
             request_id=request_id,

@@ -15,9 +15,9 @@ import numpy as np
 from pyvt.errors import DTypeError, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. Compare by identity or name; ``DTYPES`` holds all of them."""
+    """One element type. Compared by identity; ``DTYPES`` holds all of them."""
 
     name: str
     block_size: int

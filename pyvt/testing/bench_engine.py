@@ -17,6 +17,7 @@ object a line from stdin and answers each with one on stdout. The protocol, whic
 import argparse
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -25,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from pyvt import __version__, dispatch
+from pyvt import __version__, dispatch, envs
 from pyvt.config import engine_config
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.engine.build import build_engine
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.bench_limits import measure_limits
@@ -101,12 +103,8 @@ def memory_use() -> dict[str, int]:
 
 
 def kernels_that_ran() -> dict[str, str]:
-    """Return the backends that served each op so far, and how often the reference did."""
-    counts = dispatch.reference_call_counts()
-    return {
-        name: " ".join(served) + (f" ({counts[name]} reference calls)" if name in counts else "")
-        for name, served in dispatch.chosen_backends().items()
-    }
+    """Return the backends that served each op of the measured steps."""
+    return {name: " ".join(served) for name, served in dispatch.chosen_backends().items()}
 
 
 def _answers(bench: EngineBench) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -136,6 +134,10 @@ def main() -> None:
     device = bench.engine.config.device
     name = f"pyvt {__version__} {device.backend} act={device.act}"
     _say({"name": name, "load_s": bench.engine.model_load_ms / 1000, "dtype": device.dtype})
+    if device.backend != REFERENCE_BACKEND:
+        # What is measured is the backend: from here on a call of the reference is an error.
+        os.environ[envs.PYVT_STRICT.name] = "1"
+        dispatch.use_backend(device.backend)
     answers = _answers(bench)
     for line in sys.stdin:
         ask = json.loads(line)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.testing.record import RunRecord
 
 LABELS = ("PASS", "SIMULATED", "NOT_RUN_HARDWARE", "NOT_RUN_ARTIFACT", "NOT_CLAIMED")
@@ -72,13 +73,13 @@ class Capability:
         return self.figure(root) if self.figure is not None else ""
 
 
-def _parity(section: str) -> dict[str, Any]:
+def _parity(section: str, backend: str = REFERENCE_BACKEND) -> dict[str, Any]:
     def entry(root: Path) -> dict[str, Any]:
-        found: dict[str, Any] = measured(root)["numpy"]["sections"][section]
+        found: dict[str, Any] = measured(root)[backend]["sections"][section]
         return found
 
     return {
-        "command": f"pyvt parity run --only {section}",
+        "command": f"pyvt parity run --backend {backend} --only {section}",
         "label": lambda root: entry(root)["label"],
         "figure": lambda root: entry(root)["figure"],
     }
@@ -97,6 +98,17 @@ def _speed(name: str) -> Callable[[Path], str]:
         return f"{values} ({record.machine.cpu}, {threads})"
 
     return figure
+
+
+def _peer_records(root: Path) -> list[RunRecord]:
+    paths = sorted((root / "benchmarks" / "results").glob("peers-*.json"))
+    return [RunRecord.from_json(path.read_text()) for path in paths]
+
+
+def _ratios(record: RunRecord) -> str:
+    """Return the ratios of one model to the best peer, in words."""
+    found = [(f.name.removeprefix("ratio "), f) for f in record.figures if f.unit == "x"]
+    return f"{record.model}: " + ", ".join(f"{name} {f.median:.2f}" for name, f in found)
 
 
 CAPABILITIES = (
@@ -134,6 +146,33 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
+        command="pytest tests/structured tests/engine/test_structured_outputs.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Speculative decoding by prompt lookup: the same tokens as without",
+        command="pytest tests/spec_decode tests/engine/test_speculative.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Engine thread and AsyncLLM: one end for every request, cancellation, deadlines, "
+        "shutdown; n answers",
+        command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
+        "tests/engine/test_llm_engine.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt batch`: a file of requests, resumable",
+        command="pytest tests/cli/test_batch.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt bench latency` and `throughput`: closed and open loops, two data sets",
+        command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
+        label="PASS",
+    ),
+    Capability(
         name="Command line: generate, chat, inspect, pull, parity",
         command="pytest tests/cli tests/hub",
         label="PASS",
@@ -155,7 +194,49 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Native CPU backend: speed against other engines", command="–", label="NOT_CLAIMED"
+        name="Native CPU backend: AVX-512 and NEON kernels, over SIMDe on AVX2",
+        command="make simde",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: NEON kernels compiled for AArch64, under qemu",
+        command="make cross",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: backend tests under address, undefined-behaviour and thread "
+        "sanitizers",
+        command="make asan tsan",
+        label="PASS",
+    ),
+    Capability(
+        name="C library `libpyvt_ops.so`, called from C and by ctypes",
+        command="pytest tests/backends/test_c_api.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Packages: wheel, and sdist with and without a compiler, in fresh environments",
+        command="pytest tests/test_packages.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Native CPU backend: SmolLM2-135M in lockstep with the reference",
+        **_parity("lockstep", "cpu"),
+    ),
+    Capability(
+        name="Native CPU backend: greedy text, with and without int8 activations",
+        **_parity("text", "cpu"),
+    ),
+    Capability(
+        name="Machine check and self-test of every kernel",
+        command="pyvt doctor",
+        label="PASS",
+    ),
+    Capability(
+        name="Native CPU backend: speed against other engines",
+        command="pyvt bench peers",
+        label=lambda root: "PASS" if _peer_records(root) else "NOT_CLAIMED",
+        figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
     Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
     Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),

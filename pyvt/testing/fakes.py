@@ -42,6 +42,7 @@ class _Row:
     num_prompt_tokens: int
     block_ids: tuple[list[int], ...]
     seed: int
+    max_tokens: int
     top: int | None
 
 
@@ -61,6 +62,8 @@ class FakeModelRunner:
         groups: the cache groups.
         forced: tokens to return instead, by request id; one after another, then hashes again.
         failing: request ids whose row is answered with an error.
+        num_drafts: tokens that are drafted for each request; the last of them is always wrong,
+            the first in every other step.
         before_step: called with each step before it runs; may raise.
         connector: loads and stores its blocks.
         steps: every step that was run.
@@ -72,6 +75,7 @@ class FakeModelRunner:
     groups: Sequence[CacheGroup] = (FULL_GROUP,)
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
     failing: frozenset[str] = frozenset()
+    num_drafts: int = 0
     before_step: Callable[[SchedulerOutput], None] | None = None
     connector: KVConnector | None = None
     steps: list[SchedulerOutput] = field(default_factory=list)
@@ -92,25 +96,34 @@ class FakeModelRunner:
         for copy in output.block_copies:
             self._copy(*copy)
         for request_id, start in starts.items():
-            self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
+            row, num_tokens = self._rows[request_id], output.num_scheduled_tokens[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
+            tokens = (row.token_ids + list(drafts))[start : start + num_tokens]
+            assert len(tokens) == num_tokens, f"{request_id}: more granted than is known"
+            self._write(row, start, tokens)
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
         for request_id, start in starts.items():
             row = self._rows[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
             end = start + output.num_scheduled_tokens[request_id]
-            assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
+            assert not drafts or end == len(row.token_ids) + len(drafts), "drafts mid-prompt"
             if request_id in self.failing:
                 errors[request_id] = "logits are not finite"
-            elif end == len(row.token_ids):
-                token_id = self._sample(request_id, row)
-                row.token_ids.append(token_id)
-                sampled[request_id] = (token_id,)
+            elif end == len(row.token_ids) + len(drafts):
+                sampled[request_id] = self._verify(request_id, row, drafts)
                 if row.top is not None:
-                    logprobs[request_id] = (_fake_logprobs(token_id, row.top),)
+                    logprobs[request_id] = tuple(
+                        _fake_logprobs(token_id, row.top) for token_id in sampled[request_id]
+                    )
         results = None if self.connector is None else self.connector.get_transfer_results()
         return ModelRunnerOutput(
-            sampled_token_ids=sampled, logprobs=logprobs, errors=errors, transfers=results
+            sampled_token_ids=sampled,
+            draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
+            logprobs=logprobs,
+            errors=errors,
+            transfers=results,
         )
 
     def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
@@ -159,8 +172,7 @@ class FakeModelRunner:
             value = self._slots.get((group, src * self.block_size + offset), -1)
             self._slots[group, dst * self.block_size + offset] = value
 
-    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
-        tokens = row.token_ids[start : start + num_tokens]
+    def _write(self, row: _Row, start: int, tokens: Sequence[int]) -> None:
         for g, group in enumerate(self.groups):
             if group.kind == "state":
                 key = (g, row.block_ids[g][0])
@@ -173,6 +185,28 @@ class FakeModelRunner:
         block_id = row.block_ids[group][position // self.block_size]
         assert 1 <= block_id <= self.num_blocks, f"block {block_id} does not exist"
         return block_id * self.block_size + position % self.block_size
+
+    def _verify(self, request_id: str, row: _Row, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Append the drafts that are right and the token behind them; return these."""
+        tokens: list[int] = []
+        for draft in (*drafts, None):
+            tokens.append(self._sample(request_id, row))
+            row.token_ids.append(tokens[-1])
+            if tokens[-1] != draft:
+                break
+        return tuple(tokens)
+
+    def _drafts(self, row: _Row) -> tuple[int, ...]:
+        """Return what will follow, with mistakes: at the end, and first in every other row."""
+        num_left = row.max_tokens - (len(row.token_ids) - row.num_prompt_tokens) - 1
+        drafts: list[int] = []
+        for _ in range(min(self.num_drafts, num_left)):
+            ahead = [*row.token_ids, *drafts]
+            drafts.append(fake_next_token(ahead, row.seed, self.vocab_size))
+        if drafts:
+            drafts[-1] += 1
+            drafts[0] += len(row.token_ids) % 2
+        return tuple(drafts)
 
     def _sample(self, request_id: str, row: _Row) -> int:
         num_generated = len(row.token_ids) - row.num_prompt_tokens
@@ -199,6 +233,7 @@ def _row(new: NewRequestData) -> _Row:
         num_prompt_tokens=len(new.prompt_token_ids),
         block_ids=tuple(list(table) for table in new.block_ids),
         seed=new.sampling_params.seed or 0,
+        max_tokens=new.sampling_params.max_tokens or 0,
         top=new.sampling_params.logprobs,
     )
 

@@ -15,6 +15,7 @@ them, so their NFC is kept.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
     vocabulary = _vocabulary(keys, "byte_level", strips_first_space=False)
     texts = keys.texts("tokens")
     merges = _merges(keys, texts)
-    vocab = {text: token_id for token_id, text in reversed(list(enumerate(texts)))}
+    vocab = _first_ids(texts)
     full = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre.ignore_merges))
     if pre.is_nfc:
         full.normalizer = normalizers.NFC()
@@ -171,16 +172,25 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
     return FastTokenizer(full, vocabulary, **_ends(keys, len(texts), pre.adds_bos))
 
 
+def _first_ids(texts: Sequence[str]) -> dict[str, int]:
+    """Return the id of each text, the lowest where it occurs twice."""
+    return dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
+
+
 def _merges(keys: TokenizerKeys, texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return the pairs of ``merges``; each half and the whole must be tokens."""
     known = set(texts)
-    merges = []
-    for idx, merge in enumerate(keys.texts("merges")):
-        left, _, right = merge.partition(" ")
-        if not left or not right or not {left, right, left + right} <= known:
-            raise keys.fail("merges", "'left right' of tokens", f"{merge!r} at index {idx}")
-        merges.append((left, right))
-    return merges
+    lines = keys.texts("merges")
+    parted = [line.partition(" ") for line in lines]
+    lefts, rights = [left for left, _, _ in parted], [right for _, _, right in parted]
+    # An empty half may be in the vocabulary, so it is looked for by itself.
+    is_whole = all(lefts) and all(rights)
+    if not is_whole or not known.issuperset((*lefts, *rights, *map(add, lefts, rights))):
+        for idx, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            if not left or not right or not {left, right, left + right} <= known:
+                got = f"{lines[idx]!r} at index {idx}"
+                raise keys.fail("merges", "'left right' of tokens", got)
+    return list(zip(lefts, rights, strict=True))
 
 
 def _spm(keys: TokenizerKeys) -> Tokenizer:
@@ -190,7 +200,7 @@ def _spm(keys: TokenizerKeys) -> Tokenizer:
     scores = keys.numbers("scores", len(texts), "floats")
     return SpmTokenizer(
         vocabulary,
-        {text: token_id for token_id, text in reversed(list(enumerate(texts)))},
+        _first_ids(texts),
         scores.tolist(),
         adds_space_prefix=adds_space,
         **_ends(keys, len(texts), adds_bos=True),

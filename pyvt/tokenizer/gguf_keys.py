@@ -61,9 +61,10 @@ class TokenizerKeys:
         values = self._required(key, "an array of strings")
         if not isinstance(values, list | tuple | np.ndarray):
             raise _fail(key, "an array of strings", _kind(values))
-        for idx, value in enumerate(values):
-            if not isinstance(value, str):
-                raise _fail(key, "an array of strings", f"{_kind(value)} at index {idx}")
+        if set(map(type, values)) - {str}:
+            for idx, value in enumerate(values):
+                if not isinstance(value, str):
+                    raise _fail(key, "an array of strings", f"{_kind(value)} at index {idx}")
         return values if isinstance(values, list) else list(values)
 
     def numbers(self, key: str, count: int, kind: str) -> np.ndarray[Any, Any]:

@@ -1,11 +1,15 @@
 """Decode steps recorded once and replayed in one call, one plan for each number of requests.
 
 A backend that can record gives a ``Plan``. The first decode step of R requests runs the model's
-ordinary forward over arrays that are kept, while the plan records its ops; later steps of R
-requests copy their indices into those arrays and run the plan. A step that cannot be recorded,
-because an op of it ran on the reference, runs eagerly ever after, counted.
+ordinary forward and head, and the search for the most likely tokens, over arrays that are kept,
+while the plan records the ops; later steps of R requests copy their indices into those arrays and
+run the plan. A step that cannot be recorded, because an op of it ran on the reference, runs eagerly
+ever after, counted.
 
-Dims: R requests of the step, H hidden size.
+Activations come from one pool that all plans share: an array that the forward has let go of gives
+its memory to the ops behind it, in the replay as in the recording.
+
+Dims: R requests of the step, n of them that get a token, T tokens, H hidden size, V vocabulary.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,27 +17,39 @@ from typing import Any
 
 import numpy as np
 
+from pyvt import ops
 from pyvt.dispatch import Candidate, Op, tapped
 from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
+from pyvt.tensor.buffer_pool import BufferPool
 from pyvt.worker.prepare_inputs import StepInputs
 
 Array = np.ndarray[Any, Any]
 
-# A plan keeps the activations of all its layers, so large batches, which are long anyway, run
-# eagerly.
+# Large batches are long anyway, and each size has a plan of its own.
 MAX_PLAN_REQS = 16
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A plan with the arrays that its calls read and write."""
+    """A plan with the arrays that its calls read and write.
+
+    Attributes:
+        hidden: ``[R, H]``.
+        logits: ``[R, V]``.
+        num_bad: ``[R]``, logits that are not finite.
+        best: ``[R]``, the most likely token of each request.
+        kept: what the calls refer to outside of the pool.
+    """
 
     plan: Plan
     input_ids: Array
     batch: ForwardBatch
     hidden: Array
+    logits: Array
+    num_bad: Array
+    best: Array
     kept: list[Any]
 
 
@@ -45,6 +61,9 @@ class GraphRunner:
         model: whose forward runs.
         max_blocks: blocks of the longest request.
         backend: whose kernels may be recorded; one without ``make_plan`` runs all steps eagerly.
+        pool: the activations of all plans.
+        num_replays: steps that a plan ran.
+        num_eager_decodes: decode steps that could not be recorded.
     """
 
     model: CausalLM
@@ -53,26 +72,55 @@ class GraphRunner:
     num_replays: int = 0
     num_eager_decodes: int = 0
     _recorded: dict[int, Recorded | None] = field(default_factory=dict)
+    _replayed: Recorded | None = None
+    pool: BufferPool = field(default_factory=BufferPool)
 
     def forward(self, step: StepInputs) -> Array:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
         batch = step.batch
+        self._replayed = None
         is_decode = batch.max_seqlen_q == 1
         if self.backend.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
             return self.model.forward(step.input_ids, batch)
         if batch.num_reqs not in self._recorded:
-            return self._record(step)
-        recorded = self._recorded[batch.num_reqs]
+            recorded = self._recorded[batch.num_reqs] = self._record(step)
+        else:
+            recorded = self._recorded[batch.num_reqs]
+            if recorded is not None:
+                _fill(recorded, step)
+                recorded.plan.run()
+                self.num_replays += 1
         if recorded is None:
             self.num_eager_decodes += 1
             return self.model.forward(step.input_ids, batch)
-        _fill(recorded, step)
-        recorded.plan.run()
-        self.num_replays += 1
+        self._replayed = recorded
         return recorded.hidden
 
-    def _record(self, step: StepInputs) -> Array:
-        """Run a step and keep its plan, or None where an op of it is not the backend's."""
+    def logits(self, step: StepInputs, hidden: Array) -> Array:
+        """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
+        recorded, indices = self._replayed, step.batch.logits_indices
+        if recorded is None:
+            return self.model.compute_logits(np.take(hidden, indices, axis=0))
+        return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
+
+    def greedy_tokens(self, step: StepInputs) -> list[int] | None:
+        """Return the most likely tokens of the requests of ``step``, in their order.
+
+        None where the plan has none, or where logits are not finite: the sampler then looks itself.
+        """
+        recorded = self._replayed
+        if recorded is None or recorded.num_bad.any():
+            return None
+        tokens: list[int] = recorded.best[step.batch.logits_indices].tolist()
+        return tokens
+
+    def plan_of(self, num_reqs: int) -> Plan | None:
+        """Return the plan of steps of so many requests, None where there is none."""
+        recorded = self._recorded.get(num_reqs)
+        return None if recorded is None else recorded.plan
+
+    def _record(self, step: StepInputs) -> Recorded | None:
+        """Run a step and return its plan, or None where an op of it is not the backend's."""
         assert self.backend.make_plan is not None, "only a backend that records gets here"
         batch = step.batch
         num_groups = batch.block_tables.shape[0]
@@ -87,25 +135,35 @@ class GraphRunner:
             logits_indices=batch.logits_indices.copy(),
         )
         input_ids = step.input_ids.copy()
-        plan, kept, foreign = self.backend.make_plan(), [], []
+        plan = self.backend.make_plan()
+        kept: list[Any] = []
+        foreign: list[str] = []
         block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables
 
         def keep(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
-            kept.append(args)
+            kept.extend(arg for arg in args if not _is_pooled(arg, self.pool))
             if candidate.backend != self.backend.name:
                 foreign.append(op.name)
             op.run(candidate, args)
 
         plan.start()
         try:
-            with tapped(keep):
+            with tapped(keep, allocate=self.pool.empty):
                 hidden = self.model.forward(input_ids, own)
+                logits = self.model.compute_logits(hidden)
+                num_bad, best = ops.count_nonfinite(logits), ops.argmax(logits)
         finally:
             plan.stop()
-        recorded = Recorded(plan=plan, input_ids=input_ids, batch=own, hidden=hidden, kept=kept)
-        self._recorded[batch.num_reqs] = None if foreign else recorded
-        self.num_eager_decodes += bool(foreign)
-        return hidden
+        if foreign:
+            return None
+        return Recorded(plan, input_ids, own, hidden, logits, num_bad, best, kept)
+
+
+def _is_pooled(arg: Any, pool: BufferPool) -> bool:
+    """Whether an argument needs not be kept: what the pool gave out, or a plain value."""
+    if isinstance(arg, np.ndarray):
+        return pool.owns(arg)
+    return arg is None or isinstance(arg, (int, float, str))
 
 
 def _fill(recorded: Recorded, step: StepInputs) -> None:

@@ -1,6 +1,6 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,13 @@ from pyvt.kv_tier.connector import KVConnector
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
+from pyvt.spec_decode import make_proposer
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
-from pyvt.worker.sampler import sample
+from pyvt.worker.sampler import Sampled, sample
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +54,8 @@ class ModelRunner:
             num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.proposer = make_proposer(config.speculative)
+        self.max_drafts = config.speculative.num_speculative_tokens
         self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
@@ -85,26 +88,65 @@ class ModelRunner:
         """Compute the tokens of a step whose blocks are ready."""
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
+        drafts = output.draft_token_ids
+        self.rows.place_drafts(drafts)
         step = prepare_inputs(
             self.rows,
             output.num_scheduled_tokens,
             self.kv_cache.layers,
             self.kv_cache.layer_groups,
+            drafts,
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        logits = self.model.compute_logits(np.take(hidden, step.batch.logits_indices, axis=0))
-        sampled = sample(logits, step.wanted, self.rows, is_processed=self.is_processed)
-        for request_id, token_id in sampled.token_ids.items():
-            self.rows.append_token(self.rows[request_id], token_id)
+        sampled = self._greedy(step) or sample(
+            self.graphs.logits(step, hidden),
+            step.wanted,
+            self.rows,
+            is_processed=self.is_processed,
+        )
+        for request_id, token_ids in sampled.token_ids.items():
+            self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
-            sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
-            logprobs={k: (v,) for k, v in sampled.logprobs.items()},
+            sampled_token_ids=sampled.token_ids,
+            draft_token_ids=self._propose(sampled.token_ids),
+            logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
+
+    def _greedy(self, step: StepInputs) -> Sampled | None:
+        """Return what the step's plan found, where that is what all its requests ask for."""
+        if not all(row.request.takes_most_likely for row in step.wanted):
+            return None
+        tokens = self.graphs.greedy_tokens(step)
+        if tokens is None:
+            return None
+        ids = (row.request.request_id for row in step.wanted)
+        return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
+
+    def _propose(self, sampled: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Return drafts for requests that may go on; those that a grammar forbids are left out."""
+        found: dict[str, tuple[int, ...]] = {}
+        if self.proposer is None:
+            return found
+        for request_id, token_ids in sampled.items():
+            request = self.rows[request_id]
+            known = self.rows.known_tokens(request)
+            max_tokens = request.params.max_tokens
+            assert max_tokens is not None, "the input processor resolves max_tokens"
+            # A step gives one token more than it has drafts.
+            num_left = max_tokens - (len(known) - request.num_prompt_tokens) - 1
+            if token_ids[-1] in request.ending_ids or num_left < 1:
+                continue
+            drafts = self.proposer.propose(known, min(self.max_drafts, num_left))
+            if drafts and request.matcher is not None:
+                drafts = request.matcher.filter_drafts(drafts)
+            if drafts:
+                found[request_id] = drafts
+        return found
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

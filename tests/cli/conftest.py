@@ -1,6 +1,7 @@
 """Commands over a fake engine, so that no model is needed."""
 
 import io
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeBuild]:
     def use(*args: Any, **settings: Any) -> FakeBuild:
         build = FakeBuild(*args, **settings)
         monkeypatch.setattr(session, "build_engine", build)
+        install = signal.signal
+        monkeypatch.setattr(
+            signal, "signal", lambda n, handler: install(n, build.counting(handler))
+        )
         return build
 
     return use

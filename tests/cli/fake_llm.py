@@ -1,7 +1,9 @@
 """A command's engine over a fake worker whose answers a test writes down."""
 
+import os
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyvt.config import engine_config
@@ -47,6 +49,7 @@ class FakeBuild:
         self.prompts: list[str] = []
         self.params: list[Any] = []
         self.num_steps = 0
+        self._num_handled = threading.Semaphore(0)
 
     def __call__(self, config: Any, *, progress: Any = None) -> LLMEngine:
         self.settings = {"model": config.model, "device": config.device}
@@ -70,8 +73,23 @@ class FakeBuild:
     def _before_step(self, step: SchedulerOutput) -> None:
         self.num_steps += 1
         for new in step.new_requests:
-            self.prompts.append(bytes(new.prompt_token_ids).decode())
+            ids = [i for i in new.prompt_token_ids if i < 256]
+            self.prompts.append(bytes(ids).decode(errors="replace"))
             self.params.append(new.sampling_params)
         for number in self.interrupt_at:
             if number == self.num_steps:
-                signal.raise_signal(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                assert self._num_handled.acquire(timeout=60), "nobody handled Ctrl-C"
+
+    def counting(self, handler: Any) -> Any:
+        """Return a handler of signals that says when it is done, so that a step can wait for it."""
+        if not isinstance(handler, Callable):
+            return handler
+
+        def handle(*args: Any) -> None:
+            try:
+                handler(*args)
+            finally:
+                self._num_handled.release()
+
+        return handle

@@ -13,6 +13,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.structured import GrammarCompiler
 from pyvt.testing.fakes import FakeClock, FakeModelRunner, FakeTokenizer
 
 EOS = FakeTokenizer.EOS
@@ -25,13 +26,15 @@ def engine_of(
     max_model_len: int = 100,
     chat_template: Any = None,
     clock: Any = None,
+    max_num_seqs: int = 64,
     **runner: Any,
 ) -> LLMEngine:
     """Return an engine; ``runner`` holds settings of the fake runner."""
     clock = clock or FakeClock()
     tokenizer = FakeTokenizer()
     manager = KVCacheManager(num_blocks, block_size)
-    scheduler = Scheduler(SchedulerConfig(), manager, hasher=BlockHasher(block_size))
+    config = SchedulerConfig(max_num_seqs=max_num_seqs)
+    scheduler = Scheduler(config, manager, hasher=BlockHasher(block_size))
     settings = {"vocab_size": tokenizer.vocab_size, **runner}
     fake = FakeModelRunner(num_blocks, block_size, **settings)
     limits = InputLimits(
@@ -41,7 +44,12 @@ def engine_of(
     )
     return LLMEngine(
         EngineCore(scheduler, fake, clock=clock),
-        InputProcessor(tokenizer, chat_template, limits),
+        InputProcessor(
+            tokenizer,
+            chat_template,
+            limits,
+            GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
+        ),
         OutputProcessor(tokenizer, clock),
         config=EngineConfig(model="fake"),
     )

@@ -238,9 +238,11 @@ def test_build_auto_without_a_native_backend_says_why_once(
     monkeypatch.setattr(memory_plan.backends, "available", lambda: ("numpy",))
     reasons = {"numpy": None}
     monkeypatch.setattr(
-        build.backends, "why_not", lambda name: reasons.get(name, "no compiler was found")
+        memory_plan.backends, "why_not", lambda name: reasons.get(name, "no compiler was found")
     )
-    monkeypatch.setattr(build.log, "warning", lambda text, *args: warnings.append(text % args))
+    monkeypatch.setattr(
+        memory_plan.log, "warning", lambda text, *args: warnings.append(text % args)
+    )
 
     engines = [build_engine(engine_config(str(tiny))) for _ in range(2)]
 

@@ -1,12 +1,14 @@
 """EngineCore: its books, its answer to a failing worker, and to an interrupt."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pyvt.engine.core import EngineCore
 from pyvt.errors import EngineDeadError, RequestError
-from pyvt.messages import SchedulerOutput
+from pyvt.messages import EngineCoreRequest, SchedulerOutput
+from pyvt.testing.fakes import FakeClock
 from tests.scheduler.requests import core_request, runner_of, scheduler_of
 
 
@@ -95,6 +97,55 @@ def test_core_interrupted_step_is_computed_again() -> None:
     for output in first[1]:
         early[output.request_id].extend(output.new_token_ids)
     assert {name: early[name] + rest[name] for name in "ab"} == run_out(calm)
+
+
+def test_core_deadline_ends_running_and_waiting_requests_in_the_same_step() -> None:
+    core, clock = timed_core(max_num_seqs=1)
+    core.add_requests([timed("runs", 3.0), timed("waits", 3.0), timed("stays", None)])
+    core.step()
+
+    clock.advance(3.0)
+    outputs = core.step()
+
+    ends = {o.request_id: o.finish_reason for o in outputs}
+    assert ends == {"runs": "abort", "waits": "abort", "stays": None}
+    assert "deadline" in str(outputs[0].error)
+    assert core.stats.num_finished == {"abort": 2}
+    core.scheduler.check_integrity()
+
+
+def test_core_deadline_before_the_first_step_leaves_nothing_to_run() -> None:
+    core, clock = timed_core()
+    core.add_requests([timed("a", 1.0)])
+
+    clock.advance(1.0)
+    outputs = core.step()
+
+    assert [o.finish_reason for o in outputs] == ["abort"]
+    assert core.stats.num_steps == 0
+    assert not core.has_unfinished_requests
+
+
+def test_core_deadline_of_an_ended_request_does_not_end_the_next_of_its_name() -> None:
+    core, clock = timed_core()
+    core.add_requests([timed("other", 50.0), timed("a", 5.0)])
+    core.end_requests(["a"], "abort")
+    core.add_requests([timed("a", 20.0)])
+
+    clock.advance(10.0)
+    outputs = core.step()
+
+    assert {o.request_id: o.finish_reason for o in outputs} == {"other": None, "a": None}
+
+
+def timed_core(**config: int) -> tuple[EngineCore, FakeClock]:
+    scheduler, clock = scheduler_of(16, **config), FakeClock()
+    return EngineCore(scheduler, runner_of(scheduler), clock=clock), clock
+
+
+def timed(request_id: str, deadline_s: float | None) -> EngineCoreRequest:
+    request = core_request(request_id, [1, 2], 9, ignore_eos=True)
+    return replace(request, deadline_s=deadline_s)
 
 
 def test_core_counts_steps_tokens_and_ends() -> None:

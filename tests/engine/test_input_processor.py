@@ -146,6 +146,26 @@ def test_process_negative_seed_is_taken_modulo_two_to_64() -> None:
     assert process("x", seed=-1).sampling_params.seed == 2**64 - 1
 
 
+def test_process_timeout_becomes_a_deadline_on_the_engines_clock() -> None:
+    request = PROCESSOR.process("a", "x", SamplingParams(), 1.5, priority=-3, timeout_s=2)
+
+    assert (request.priority, request.deadline_s) == (-3, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("timeout_s", value) for value in (0, -1, float("nan"), float("inf"), 1e10, "1", True)],
+        *[("priority", value) for value in (1.0, 2**40, "1", None, True)],
+    ],
+)
+def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=rf"\[request\] {name}: expected") as refused:
+        PROCESSOR.process("a", "x", SamplingParams(), 1.5, **{name: value})
+
+    assert refused.value.param == name
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [

@@ -7,7 +7,7 @@ import gguf.quants
 import numpy as np
 import pytest
 
-from parity.dump_iq_grids import NAMES, literal
+from parity.dump_iq_grids import NAMES, header, literal
 from pyvt.tensor.iq_grids import iq_grid
 
 SHA256_OF_UINT8 = {
@@ -41,3 +41,4 @@ def test_grid_is_read_only() -> None:
 
 def test_source_holds_what_the_script_writes(repo: Path) -> None:
     assert literal() in (repo / "pyvt/tensor/iq_grids.py").read_text()
+    assert header() == (repo / "csrc/cpu/iq_grid_codes.h").read_text()

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyvt import backends
 from pyvt.dispatch import Candidate, get_op
 from pyvt.errors import CheckpointError, ConfigError
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import load_case, write_case
+from pyvt.testing.shape_models import ShapeModel, write_shape_gguf
 from pyvt.testing.trace import Shadow, dump_differences, read_dump, shadow_run, trace_parity
 
 
@@ -111,6 +113,26 @@ def _off_by(out: Any, error: float, rest: tuple[Any, ...]) -> None:
     assert reference is not None
     reference.kernel(out, *rest)
     out += np.float32(error)
+
+
+@pytest.mark.native
+@pytest.mark.skipif(
+    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
+)
+@pytest.mark.parametrize(("a", "b"), [("numpy", "cpu"), ("cpu", "numpy")])
+@pytest.mark.parametrize("act", ["none", "q8"])
+def test_trace_of_packed_weights_finds_no_difference(
+    a: str, b: str, act: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    write_shape_gguf(file, ShapeModel.named("shape:tiny:q4_k_m"))
+    lines: list[str] = []
+
+    code = trace_parity(str(file), "hello", a, b, act=act, print=lines.append)
+
+    assert (code, lines[-1]) == (0, "no difference")
+    assert "5 tokens" in lines[0]
+    assert "0 without a kernel" in lines[0]
 
 
 def test_trace_unknown_backend_is_refused(path: Path) -> None:

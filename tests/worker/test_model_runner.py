@@ -175,7 +175,7 @@ def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
     model: CausalLM, chunks: tuple[int, ...]
 ) -> None:
     runner = runner_of(model)
-    request = new_request("a", LONG, prompt_logprobs=2)
+    request = windowed("a", LONG, prompt_logprobs=2)
 
     output = runner.execute_model(step({"a": chunks[0]}, new=[request]))
     computed = chunks[0]
@@ -198,33 +198,37 @@ def test_prompt_logprobs_are_those_of_the_whole_sequence_however_it_is_cut(
 
 def test_prompt_logprobs_come_once(model: CausalLM) -> None:
     runner = runner_of(model)
-    runner.execute_model(step({"a": 3}, new=[new_request("a", SHORT, prompt_logprobs=0)]))
+    runner.execute_model(step({"a": 3}, new=[windowed("a", SHORT, prompt_logprobs=0)]))
     later = runner.execute_model(step({"a": 1}, computed={"a": 3}))
-    again = new_request("a", SHORT, prompt_logprobs=0, output=[1, 2])
+    again = windowed("a", SHORT, prompt_logprobs=0, output=[1, 2])
 
     resumed = runner.execute_model(step({"a": 5}, new=[again], finished=["a"]))
 
     assert (later.prompt_logprobs, resumed.prompt_logprobs) == ({}, {})
 
 
-def test_prompt_logprobs_hold_few_rows_of_logits_at_once(
-    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("params", "sizes"),
+    [
+        pytest.param({}, [1], id="only-the-last-row"),
+        pytest.param({"prompt_logprobs": 1}, [4, 4, 2, 1], id="a-few-rows-at-a-time"),
+    ],
+)
+def test_logits_of_a_prompt_are_made_for_few_rows_at_once(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch, params: dict[str, int], sizes: list[int]
 ) -> None:
-    sizes = []
+    made = []
     compute = model.compute_logits
 
     def recorded(hidden: Any) -> Any:
-        sizes.append(len(hidden))
+        made.append(len(hidden))
         return compute(hidden)
 
     monkeypatch.setattr(model, "compute_logits", recorded, raising=False)
     monkeypatch.setattr("pyvt.worker.logprobs.PROMPT_ROWS", 4)
-    output = runner_of(model).execute_model(
-        step({"a": 11}, new=[new_request("a", LONG, prompt_logprobs=1)])
-    )
+    runner_of(model).execute_model(step({"a": 11}, new=[windowed("a", LONG, **params)]))
 
-    assert sizes == [4, 4, 2, 1]
-    assert len(output.prompt_logprobs["a"]) == 10
+    assert made == sizes
 
 
 def test_prompt_logprobs_of_a_damaged_prompt_are_an_error_of_that_request(

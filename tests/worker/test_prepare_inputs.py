@@ -66,3 +66,29 @@ def test_index_arrays_have_the_dtypes_of_the_contract(rows: InputBatch) -> None:
 def test_a_grant_past_the_last_token_is_a_fault_of_the_scheduler(rows: InputBatch) -> None:
     with pytest.raises(AssertionError, match="last known token"):
         prepare_inputs(rows, {"a": 7}, ())
+
+
+def test_drafts_lie_behind_the_last_token_and_get_a_row_of_logits_each(rows: InputBatch) -> None:
+    rows.update(step({}, computed={"a": 5, "b": 3}))
+    drafts = {"a": (70, 71)}
+
+    rows.place_drafts(drafts)
+    inputs = prepare_inputs(rows, {"b": 4, "a": 3}, (), drafts=drafts)
+
+    assert inputs.input_ids.tolist() == [23, 24, 25, 26, 15, 70, 71]
+    assert inputs.batch.positions.tolist() == [3, 4, 5, 6, 5, 6, 7]
+    assert inputs.batch.seq_lens.tolist() == [7, 8]
+    assert inputs.batch.logits_indices.tolist() == [4, 5, 6]
+    assert [row.ahead for row in inputs.wanted] == [(), (70,), (70, 71)]
+    assert rows.known_tokens(rows["a"]).tolist() == list(range(10, 16))
+
+
+def test_rows_of_logits_of_several_requests_follow_each_other(rows: InputBatch) -> None:
+    rows.update(step({}, computed={"a": 5, "b": 8}))
+    drafts = {"b": (70, 71, 72)}
+
+    rows.place_drafts(drafts)
+    inputs = prepare_inputs(rows, {"a": 1, "b": 4}, (), drafts=drafts)
+
+    assert inputs.batch.logits_indices.tolist() == [0, 1, 2, 3, 4]
+    assert [row.request.request_id for row in inputs.wanted] == ["a", "b", "b", "b", "b"]

@@ -9,11 +9,16 @@
 //             row sees the same operations on the keys that it may see, whatever rows stand beside
 //             it; keys that it may not see are not touched. Tiles are folded in rising order.
 //             A row of −inf alone and a row with a NaN or +inf become NaN, as in the reference.
-// work        rows in threes and pairs share each loaded key and value
-// traffic     decode: keys and values once, memory bound; prefill: the launcher widens them to f32
-//             once for all rows, then compute bound (12 FMA for 7 loads)
+// work        few rows, in threes and pairs, share each loaded key and value. Many rows read copies
+//             that the launcher has made for all of them: keys by columns, where a lane owns a key
+//             and six rows share two vectors, and values by blocks of 4 vectors
+// traffic     decode: keys and values once, memory bound; prefill: compute bound (12 FMA for 7 or 8
+//             loads), copies in the first-level cache
 // tried       decode, context 2000, D 128, one thread: no prefetch takes 2.0 times as long; a walk
 //             of all tokens for one KV head after the other 2.3 times
+//             Prefill, share of a profile: scores with lanes along dims 44 %, values 25 %,
+//             softmax 17 %, though scores and values have the same products. Values as they lie in
+//             an f32 cache with 4 KiB between tokens share few sets of the first-level cache
 // source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
 #include "cpu/kernels/math-inl.h"
 #include "cpu/simd/level.h"
@@ -44,41 +49,135 @@ class Prefetcher {
   int line_ = 0;
 };
 
-// Scores of kRows rows against kAttnKeyGroup keys.
-template <int kRows, typename T>
+// Scores of kRows rows against kAttnKeyGroup keys. Without a tail the sums never leave registers.
+template <int kRows, bool kHasTail, typename T>
 inline void score_group(float* scores, const float* q, int64_t q_stride, const T* const* keys,
                         int64_t head_dim) {
   static_assert(kAttnKeyGroup == 4, "four sums at a time");
   simd::Vec sums[kRows][4];
-  for (auto& row : sums) {
-    for (simd::Vec& sum : row) sum = simd::zero();
-  }
-  int64_t d = 0;
-  for (; d + simd::kLanes <= head_dim; d += simd::kLanes) {
-    simd::Vec query[kRows];
-    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + d);
+  const auto add = [&](const simd::Vec(&query)[kRows], const auto& key_at) {
+#pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
-      const simd::Vec key = simd::load(keys[k] + d);
+      const simd::Vec key = key_at(keys[k]);
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sums[r][k] = simd::fma(query[r], key, sums[r][k]);
     }
+  };
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) sums[r][k] = simd::zero();
   }
-  if (d < head_dim) {
-    for (int k = 0; k < 4; ++k) {
-      const simd::Vec key = simd::load_first(keys[k] + d, static_cast<int>(head_dim - d));
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][k] = simd::fma(simd::load(q + r * q_stride + d), key, sums[r][k]);
-      }
-    }
+  const int64_t end = kHasTail ? head_dim / simd::kLanes * simd::kLanes : head_dim;
+  simd::Vec query[kRows];
+  for (int64_t d = 0; d < end; d += simd::kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + d);
+    add(query, [&](const T* key) { return simd::load(key + d); });
   }
+  if (kHasTail) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) query[r] = simd::load(q + r * q_stride + end);
+    const int num_dims = static_cast<int>(head_dim - end);
+    add(query, [&](const T* key) { return simd::load_first(key + end, num_dims); });
+  }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     simd::sum4(scores + r * kAttnTile, sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
   }
 }
 
-// Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums.
-template <int kRows, int kVectors, typename T>
-inline void value_group(float* sums, int64_t stride, const float* weights, const T* const* values,
-                        int64_t d, int first, int last, Prefetcher* ahead, int pace) {
+constexpr int kColumnKeys = kAttnKeyVectors * simd::kLanes;
+
+// The i-th of kLanes chains in the order in which simd::sum adds lanes: halves first.
+constexpr int chain_at(int i) {
+  int chain = 0;
+  for (int bit = 1, half = simd::kLanes / 2; half > 0; bit *= 2, half /= 2) {
+    if (i & bit) chain += half;
+  }
+  return chain;
+}
+
+// Scores of kRows rows against a group of keys in columns: a lane owns a key. Chain by chain, and
+// added as simd::sum adds lanes, so that every score has the bits of score_group.
+template <int kRows>
+void score_columns(float* scores, const float* q, int64_t q_stride, const float* columns,
+                   int64_t num_dims) {
+  simd::Vec parts[8][kRows][kAttnKeyVectors];
+  static_assert(simd::kLanes <= 64, "a part for each halving");
+  int depth = 0;
+  for (int i = 0; i < simd::kLanes; ++i) {
+    simd::Vec sums[kRows][kAttnKeyVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kAttnKeyVectors; ++v) sums[r][v] = simd::zero();
+    }
+    for (int64_t d = chain_at(i); d < num_dims; d += simd::kLanes) {
+      simd::Vec key[kAttnKeyVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kAttnKeyVectors; ++v) {
+        key[v] = simd::load(columns + d * kColumnKeys + v * simd::kLanes);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const simd::Vec query = simd::set1(q[r * q_stride + d]);
+#pragma GCC unroll 2
+        for (int v = 0; v < kAttnKeyVectors; ++v) sums[r][v] = simd::fma(query, key[v], sums[r][v]);
+      }
+    }
+    const auto for_sums = [&](auto&& f) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kAttnKeyVectors; ++v) f(sums[r][v], parts[depth][r][v]);
+      }
+    };
+    for (int n = i + 1; n % 2 == 0; n /= 2) {
+      --depth;
+      for_sums([](simd::Vec& sum, simd::Vec& part) { sum = simd::add(part, sum); });
+    }
+    for_sums([](simd::Vec& sum, simd::Vec& part) { part = sum; });
+    ++depth;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kAttnKeyVectors; ++v) {
+      simd::store(scores + r * kAttnTile + v * simd::kLanes, parts[0][r][v]);
+    }
+  }
+}
+
+void transpose_keys(const void* const* keys, int begin, int end, int64_t row_stride,
+                    float* columns) {
+  for (int key = begin; key < end; key += simd::kLanes) {
+    const auto* rows = reinterpret_cast<const uint8_t* const*>(keys + key);
+    float* group = columns + key / kColumnKeys * kColumnKeys * row_stride + key % kColumnKeys;
+    for (int64_t d = 0; d < row_stride; d += simd::kLanes) {
+      simd::transpose_words(rows, d * 4, reinterpret_cast<uint8_t*>(group + d * kColumnKeys),
+                            kColumnKeys * 4);
+    }
+  }
+}
+
+template <typename T>
+void spread_values(const void* const* values, int begin, int end, int64_t head_dim, int64_t width,
+                   float* columns) {
+  for (int j = begin; j < end; ++j) {
+    const T* value = static_cast<const T*>(values[j]);
+    for (int64_t d = 0; d < head_dim; d += simd::kLanes) {
+      float* to = columns + d / width * width * kAttnTile + j * width + d % width;
+      const int64_t left = head_dim - d;
+      simd::store(to, left >= simd::kLanes ? simd::load(value + d)
+                                           : simd::load_first(value + d, static_cast<int>(left)));
+    }
+  }
+}
+
+// Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums;
+// `value_at(j)` is where the vectors of key j lie.
+template <int kRows, int kVectors, typename ValueAt>
+inline void value_group(float* sums, int64_t stride, const float* weights, const ValueAt& value_at,
+                        int first, int last, Prefetcher* ahead, int pace) {
   simd::Vec acc[kRows][kVectors];
   for (auto& row : acc) {
     for (simd::Vec& sum : row) sum = simd::zero();
@@ -87,7 +186,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
     simd::Vec weight[kRows];
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
     if (ahead != nullptr) ahead->advance(pace);
-    const T* value = values[j] + d;
+    const auto* value = value_at(j);
     for (int v = 0; v < kVectors; ++v) {
       const simd::Vec x = simd::load(value + v * simd::kLanes);
       for (int r = 0; r < kRows; ++r) acc[r][v] = simd::fma(weight[r], x, acc[r][v]);
@@ -95,7 +194,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      simd::store(sums + r * stride + d + v * simd::kLanes, acc[r][v]);
+      simd::store(sums + r * stride + v * simd::kLanes, acc[r][v]);
     }
   }
 }
@@ -151,7 +250,7 @@ inline int rows_together(int num_left) {
   return num_left >= 3 ? 3 : 1;
 }
 
-template <typename T>
+template <bool kHasTail, typename T>
 void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ahead) {
   const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
   // Half of what is ahead goes with the scores of a whole tile.
@@ -163,11 +262,32 @@ void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ah
       float* scores = tile.scores + row * kAttnTile + key;
       const float* q = tile.q + row * tile.row_stride;
       if (together == 3) {
-        score_group<3>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<3, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
       } else if (together == 2) {
-        score_group<2>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<2, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
       } else {
-        score_group<1>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+        score_group<1, kHasTail>(scores, q, tile.row_stride, keys + key, tile.head_dim);
+      }
+      row += together;
+    }
+  }
+}
+
+void score_rows_by_columns(const AttnTile& tile, int begin_key, int end_key) {
+  for (int key = begin_key / kColumnKeys * kColumnKeys; key < end_key; key += kColumnKeys) {
+    const float* columns = tile.key_columns + key * tile.row_stride;
+    for (int row = 0; row < tile.num_rows;) {
+      const int left = tile.num_rows - row, together = left >= 6 ? 6 : rows_together(left);
+      float* scores = tile.scores + row * kAttnTile + key;
+      const float* q = tile.q + row * tile.row_stride;
+      if (together == 6) {
+        score_columns<6>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else if (together == 3) {
+        score_columns<3>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else if (together == 2) {
+        score_columns<2>(scores, q, tile.row_stride, columns, tile.row_stride);
+      } else {
+        score_columns<1>(scores, q, tile.row_stride, columns, tile.row_stride);
       }
       row += together;
     }
@@ -184,6 +304,7 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* a
   const int pace = tile.num_ahead * tile.ahead_lines * 4 * simd::kLanes /
                        static_cast<int>(2 * kAttnTile * tile.head_dim) +
                    1;
+  const float* columns = tile.value_columns + (tile.value_columns == nullptr ? 0 : d * kAttnTile);
   while (row < end) {
     const int together = rows_together(end - row);
     float* sums = tile.sums + row * tile.row_stride;
@@ -192,9 +313,14 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* a
       constexpr int kRows = decltype(num_rows)::value;
       if constexpr (kVectors == 0) {
         value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
+      } else if (tile.value_columns != nullptr) {
+        value_group<kRows, kVectors>(
+            sums + d, tile.row_stride, weights,
+            [&](int j) { return columns + j * tile.value_width; }, first, last, nullptr, pace);
       } else {
-        value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last,
-                                     kVectors == 4 && row == 0 ? ahead : nullptr, pace);
+        value_group<kRows, kVectors>(
+            sums + d, tile.row_stride, weights, [&](int j) { return values[j] + d; }, first, last,
+            kVectors == 4 && row == 0 ? ahead : nullptr, pace);
       }
     };
     if (together == 3) {
@@ -229,14 +355,26 @@ void attend_tile(const AttnTile& tile) {
     end_key = tile.last[row] > end_key ? tile.last[row] : end_key;
   }
   Prefetcher ahead(tile);
-  score_rows<T>(tile, begin_key / kAttnKeyGroup * kAttnKeyGroup, end_key, &ahead);
+  const int first_key = begin_key / kAttnKeyGroup * kAttnKeyGroup;
+  if (tile.key_columns != nullptr) {
+    score_rows_by_columns(tile, begin_key, end_key);
+  } else if (tile.head_dim % simd::kLanes == 0) {
+    score_rows<false, T>(tile, first_key, end_key, &ahead);
+  } else {
+    score_rows<true, T>(tile, first_key, end_key, &ahead);
+  }
   for (int row = 0; row < tile.num_rows; ++row) {
     softmax_tile_row(tile.scores + row * kAttnTile, tile.first[row], tile.last[row], tile.scale,
                      tile.soft_cap, tile.tops + row, tile.totals + row);
   }
   int64_t d = 0;
-  for (; d + 4 * simd::kLanes <= tile.head_dim; d += 4 * simd::kLanes) {
-    value_column<4, T>(tile, d, &ahead);
+  if (tile.value_columns != nullptr && tile.value_width == simd::kLanes) {
+    for (; d < tile.row_stride; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
+    return;
+  }
+  constexpr int kWidth = kAttnValueVectors * simd::kLanes;
+  for (; d + kWidth <= tile.head_dim; d += kWidth) {
+    value_column<kAttnValueVectors, T>(tile, d, &ahead);
   }
   for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
   if (d < tile.head_dim) value_column<0, T>(tile, d, &ahead);
@@ -302,9 +440,11 @@ void merge_row(void* out, const void* a, const void* b, float weight_a, float we
 void fill_attention(KernelTable& table) {
   table.attn_lanes = simd::kLanes;
   table.fold_tile = &fold_tile;
+  table.transpose_keys = &transpose_keys;
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     table.attend_tile[x.index] = &attend_tile<X>;
+    table.spread_values[x.index] = &spread_values<X>;
     table.divide_row[x.index] = &divide_row<X>;
     table.merge_row[x.index] = &merge_row<X>;
   });

@@ -14,10 +14,10 @@ namespace {
 constexpr int kRowWordBytes = 64;  // a word of each row
 
 // kBits is a word whose bit 4j + i becomes bit 8i + j, so that one shift brings the bits of a quad
-// to their four bytes.
-enum Unit { kByte = 1, kHalf = 2, kWord = 4, kBits = 5 };
+// to their four bytes; kRun is a run of bytes that stays one piece.
+enum Unit { kByte = 1, kHalf = 2, kWord = 4, kBits = 5, kRun = 6 };
 
-constexpr int unit_bytes(Unit unit) { return unit == kBits ? 4 : unit; }
+constexpr int unit_bytes(Unit unit) { return unit == kBits ? 4 : unit == kRun ? 1 : unit; }
 
 // `count` units at `offset` of a block in a file. Unit i of the 16 rows lies in the tile at
 // `to` + i · `step` · 16 units.
@@ -78,6 +78,13 @@ inline void pack_bits(const uint8_t* const rows[kTileRows], int64_t offset, uint
   std::memcpy(tile, words, sizeof words);
 }
 
+inline void pack_runs(const uint8_t* const rows[kTileRows], int64_t offset, const Field& field,
+                      uint8_t* tile) {
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    std::memcpy(tile + r * field.count, rows[r] + offset, static_cast<size_t>(field.count));
+  }
+}
+
 template <class Format>
 void pack_tile(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile) {
   static_assert(tile_bytes_of(Format::kFields) == Format::kTileBlockBytes, "a byte is lost");
@@ -90,6 +97,7 @@ void pack_tile(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* 
       if (field.unit == kHalf) pack_units<2>(rows, offset, field, to);
       if (field.unit == kByte) pack_units<1>(rows, offset, field, to);
       if (field.unit == kBits) pack_bits(rows, offset, to);
+      if (field.unit == kRun) pack_runs(rows, offset, field, to);
     }
   }
 }

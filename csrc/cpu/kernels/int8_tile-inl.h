@@ -2,15 +2,16 @@
 //             f32, and the products of 1, 2 or 4 rows of int8 activations with a tile or a panel:
 //             out[m][n] = sum over 32 columns of scale · s · dot + min · (s · sum of q)
 // layout      a tile: for each block of a format its fields (int8_pack-inl.h). A panel: for each 32
-//             columns [8 words][16 rows] of u8 codes, then f32 scales, then f32 mins or the factors
-//             of groups of 16 columns. Nothing may alias
+//             columns [8 words][16 rows] of u8 codes, or of magnitudes and masks in turn, then what
+//             the format has of f32 scales, f32 mins, integer factors of groups of 16 columns and
+//             sums of negative codes (PanelView). Nothing may alias
 // numerics    in a block of 32 columns the dot is an exact integer; then
 //             acc = fma(dot, scale · s, acc), then with mins acc = fma(min, s · sum, acc), blocks
-//             in order. The same bits for any number of rows, from tile or panel, on every ISA.
-//             Integer sums run in s16, which may wrap on the way: what has to fit is a whole sum,
-//             |code| · 127 · columns / 2: 4 bits 30480; 5 bits in two halves 31496, or less 16
-//             whole 32512; 6 bits less 32 in groups of 16 32512. Scales that are NaN or infinite
-//             give what the formula gives
+//             in order; with f32 scales for 16 columns each half is such a block. The same bits for
+//             any number of rows, from tile or panel, on every ISA. Integer sums run in s16, which
+//             may wrap on the way: what has to fit is a whole sum, |code| · 127 · columns / 2: 4
+//             bits 30480; 5 bits in two halves 31496, or less 16 whole 32512; 6 bits less 32 in
+//             groups of 16 32512. Scales that are NaN or infinite give what the formula gives
 // work        one tile of 16 outputs and 1, 2 or 4 rows a call; a lane owns an output
 // traffic     direct: the tile once, read as packed; one row runs at 87-128 % of a plain read loop
 //             in every format. Panel: 640 B or so for each 32 columns from L2, shared by 4 rows;
@@ -68,15 +69,33 @@ inline void for_blocks(const uint8_t* tile, int64_t k0, int64_t k1, F&& f) {
   }
 }
 
+// The scale and the min of the values of a quad. With factors they are formed for values alone:
+// products multiply integers by the factors.
+template <class Format>
+inline simd::Floats value_scale(const typename Format::Block& block, int sub, int j) {
+  if constexpr (Format::kHasFactors) {
+    return block.value_scale(sub, j);
+  } else {
+    return block.scale(sub, j * Format::kGroups / kQuads);
+  }
+}
+template <class Format>
+inline simd::Floats value_min(const typename Format::Block& block, int sub, int j) {
+  if constexpr (Format::kHasMinFactors) {
+    return block.value_min(sub, j);
+  } else {
+    return block.min(sub);
+  }
+}
+
 // The value of a code as `dequantize` forms it: code · scale, then + min, each rounded.
 template <class Format>
 void decode_tile(const uint8_t* tile, int64_t k0, int64_t k1, float* panel) {
   for_blocks<Format>(tile, k0, k1, [&](const typename Format::Block& block, int sub) {
-    float min[kTileRows];
-    if constexpr (Format::kHasMin) simd::store_floats(min, block.min(sub));
     for (int j = 0; j < kQuads; ++j) {
-      float scale[kTileRows];
-      simd::store_floats(scale, block.value_scale(sub, j));
+      float scale[kTileRows], min[kTileRows];
+      simd::store_floats(scale, value_scale<Format>(block, sub, j));
+      if constexpr (Format::kHasMin) simd::store_floats(min, value_min<Format>(block, sub, j));
       uint32_t words[kTileRows];
       simd::store_words(words, block.quad(sub, j));
       for (int i = 0; i < 4; ++i) {
@@ -167,23 +186,85 @@ PYVT_INLINE void unsigned_dots(const View& view, const Activations& a, simd::Wor
   }
 }
 
-// Adds 32 columns to the sums of kRows rows; or kRows blocks, in order, to those of one.
-template <class Format, int kRows, typename View, typename Sums>
-PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
-  simd::Words dots[kRows];
-  Format::template dots<kRows>(view, a, dots);
-  simd::Floats scale, min;
+// The dots of kRows rows with signed codes, of the columns of a group. The activations take the
+// signs: of the codes as they lie, or by an xor with the masks of a panel, whose sums start at the
+// magnitudes that this leaves out.
+template <class Format, int kRows, typename View>
+PYVT_INLINE void signed_dots(const View& view, const Activations& a, int group,
+                             simd::Words (&dots)[kRows]) {
+  constexpr int kGroupQuads = kQuads / Format::kGroups;
+  PYVT_UNROLL
+  for (int m = 0; m < kRows; ++m) {
+    if constexpr (View::kIsPanel) {
+      dots[m] = view.negatives(group);
+    } else {
+      dots[m] = simd::zero_words();
+    }
+  }
+  PYVT_UNROLL
+  for (int i = 0; i < kGroupQuads; ++i) {
+    const int j = group * kGroupQuads + i;
+    view.prefetch(j);
+    const int8_t* q = a.q + j * 4;
+    simd::SignedCodes codes;
+    if constexpr (View::kIsPanel) {
+      codes = {view.quad(2 * j, 0), view.quad(2 * j + 1, 0)};
+    } else {
+      codes = simd::with_signs(view.quad(j, 0));
+    }
+    PYVT_UNROLL
+    for (int m = 0; m < kRows; ++m) {
+      if constexpr (View::kIsPanel) {
+        simd::add_flipped(dots[m], codes, q + m * a.ldq);
+      } else {
+        simd::add_signed(dots[m], codes, q + m * a.ldq);
+      }
+    }
+  }
+}
+
+// The integer that a min of kRows rows is multiplied by: -(sum of factor · sum of q) over both
+// halves of the columns.
+template <int kRows, typename View>
+PYVT_INLINE void min_dots(const View& view, const Activations& a, simd::Words (&dots)[kRows]) {
+  const simd::OffsetTerms<kRows, 2, 1> terms(a.q, a.ldq);
+  simd::Words first, second;
   PYVT_UNROLL
   for (int m = 0; m < kRows; ++m) {
     if (m == 0 || View::kIsAcrossBlocks) {
-      scale = view.scale(m);
-      if constexpr (Format::kHasMin) min = view.min(m);
+      first = view.min_factors(0, m);
+      second = view.min_factors(1, m);
     }
-    const int to = View::kIsAcrossBlocks ? 0 : m;
-    simd::Floats sum =
-        simd::fma(simd::to_floats(dots[m]), simd::mul(scale, a.scale[m * a.lds]), sums.get(to));
-    if constexpr (Format::kHasMin) sum = simd::fma(min, a.sum[m * a.lds], sum);
-    sums.set(to, sum);
+    dots[m] = simd::add(simd::total(simd::start_at(terms.at(0, m)), first),
+                        simd::total(simd::start_at(terms.at(1, m)), second));
+  }
+}
+
+// Adds 32 columns to the sums of kRows rows; or kRows blocks, in order, to those of one.
+template <class Format, int kRows, typename View, typename Sums>
+PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
+  PYVT_UNROLL
+  for (int group = 0; group < Format::kGroups; ++group) {
+    simd::Words dots[kRows], of_min[kRows];
+    Format::template dots<kRows>(view, a, group, dots);
+    if constexpr (Format::kHasMinFactors) min_dots<kRows>(view, a, of_min);
+    simd::Floats scale, min;
+    PYVT_UNROLL
+    for (int m = 0; m < kRows; ++m) {
+      if (m == 0 || View::kIsAcrossBlocks) {
+        scale = view.scale(group, m);
+        if constexpr (Format::kHasMin) min = view.min(m);
+      }
+      const int to = View::kIsAcrossBlocks ? 0 : m;
+      simd::Floats sum =
+          simd::fma(simd::to_floats(dots[m]), simd::mul(scale, a.scale[m * a.lds]), sums.get(to));
+      if constexpr (Format::kHasMinFactors) {
+        sum = simd::fma(simd::to_floats(of_min[m]), simd::mul(min, a.scale[m * a.lds]), sum);
+      } else if constexpr (Format::kHasMin) {
+        sum = simd::fma(min, a.sum[m * a.lds], sum);
+      }
+      sums.set(to, sum);
+    }
   }
 }
 
@@ -206,26 +287,41 @@ struct PackedView {
 
   PYVT_INLINE int sub(int m) const { return kAcrossBlocks ? first + m : first; }
   PYVT_INLINE simd::Words quad(int j, int m) const { return block.quad(sub(m), j); }
-  PYVT_INLINE simd::Floats scale(int m) const { return block.scale(sub(m)); }
+  PYVT_INLINE simd::Floats scale(int group, int m) const { return block.scale(sub(m), group); }
   PYVT_INLINE simd::Floats min(int m) const { return block.min(sub(m)); }
   PYVT_INLINE simd::Words factors(int part, int m) const { return block.factors(sub(m), part); }
+  PYVT_INLINE simd::Words min_factors(int part, int m) const {
+    return block.min_factors(sub(m), part);
+  }
 };
 
-// 32 columns of a panel.
+// 32 columns of a panel: the codes, then what the format has of scales, mins and integers.
 template <class Format>
 struct PanelView {
   static constexpr bool kIsPanel = true, kIsAcrossBlocks = false;
   static constexpr int kScales = kQuads * kRowWordBytes * Format::kPanelWords;
-  static constexpr int kExtra = kScales + kRowWordBytes;
-  static constexpr int kBytes = kExtra + kRowWordBytes * Format::kExtraWords;
+  static constexpr int kMins = kScales + kRowWordBytes * Format::kGroups;
+  static constexpr int kFactors = kMins + kRowWordBytes * Format::kHasMin;
+  static constexpr int kMinFactors = kFactors + kRowWordBytes * 2 * Format::kHasFactors;
+  static constexpr int kNegatives = kMinFactors + kRowWordBytes * 2 * Format::kHasMinFactors;
+  static constexpr int kBytes =
+      kNegatives + kRowWordBytes * Format::kGroups * (Format::kPanelWords - 1);
   const uint8_t* p;
 
   PYVT_INLINE void prefetch(int) const {}
   PYVT_INLINE simd::Words quad(int j, int) const { return simd::load_words(p + j * kRowWordBytes); }
-  PYVT_INLINE simd::Floats scale(int) const { return simd::load_floats(p + kScales); }
-  PYVT_INLINE simd::Floats min(int) const { return simd::load_floats(p + kExtra); }
+  PYVT_INLINE simd::Floats scale(int group, int) const {
+    return simd::load_floats(p + kScales + group * kRowWordBytes);
+  }
+  PYVT_INLINE simd::Floats min(int) const { return simd::load_floats(p + kMins); }
   PYVT_INLINE simd::Words factors(int part, int) const {
-    return simd::load_words(p + kExtra + part * kRowWordBytes);
+    return simd::load_words(p + kFactors + part * kRowWordBytes);
+  }
+  PYVT_INLINE simd::Words min_factors(int part, int) const {
+    return simd::load_words(p + kMinFactors + part * kRowWordBytes);
+  }
+  PYVT_INLINE simd::Words negatives(int group) const {
+    return simd::load_words(p + kNegatives + group * kRowWordBytes);
   }
 };
 
@@ -239,11 +335,17 @@ void unpack_panel(const uint8_t* tile, int64_t num_cols, uint8_t* panel) {
   using View = PanelView<Format>;
   for_blocks<Format>(tile, 0, num_cols, [&](const typename Format::Block& block, int sub) {
     Format::unpack_codes(block, sub, panel);
-    simd::store_floats(panel + View::kScales, block.scale(sub));
-    if constexpr (Format::kHasMin) simd::store_floats(panel + View::kExtra, block.min(sub));
-    if constexpr (Format::kHasFactors) {
-      for (int part = 0; part < Format::kParts; ++part) {
-        simd::store_words(panel + View::kExtra + part * kRowWordBytes, block.factors(sub, part));
+    for (int group = 0; group < Format::kGroups; ++group) {
+      simd::store_floats(panel + View::kScales + group * kRowWordBytes, block.scale(sub, group));
+    }
+    if constexpr (Format::kHasMin) simd::store_floats(panel + View::kMins, block.min(sub));
+    for (int part = 0; part < 2; ++part) {
+      if constexpr (Format::kHasFactors) {
+        simd::store_words(panel + View::kFactors + part * kRowWordBytes, block.factors(sub, part));
+      }
+      if constexpr (Format::kHasMinFactors) {
+        simd::store_words(panel + View::kMinFactors + part * kRowWordBytes,
+                          block.min_factors(sub, part));
       }
     }
     panel += View::kBytes;
@@ -256,10 +358,14 @@ PYVT_INLINE void store_sums(const Sums& sums, float* out, int64_t ldo) {
   for (int m = 0; m < kRows; ++m) simd::store_floats(out + m * ldo, sums.get(m));
 }
 
+// Sums start at zero, or where those of earlier columns ended.
 template <int kRows>
-PYVT_INLINE void clear_sums(simd::Kept<simd::Floats, kRows>& sums) {
+PYVT_INLINE void start_sums(simd::Kept<simd::Floats, kRows>& sums, bool is_first, const float* out,
+                            int64_t ldo) {
   PYVT_UNROLL
-  for (int m = 0; m < kRows; ++m) sums.set(m, simd::zero_floats());
+  for (int m = 0; m < kRows; ++m) {
+    sums.set(m, is_first ? simd::zero_floats() : simd::load_floats(out + m * ldo));
+  }
 }
 
 template <class Format, int kRows>
@@ -271,7 +377,7 @@ PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8R
   constexpr int kStep = kRows == 1 ? Format::kSharedSubs : 1;
   simd::Floats memory[Sums::kMemory];
   Sums sums(memory);
-  clear_sums<kRows>(sums);
+  start_sums<kRows>(sums, true, out, ldo);
   Activations a(rows, m0);
   const uint8_t* end = tile + num_cols / Format::kFileCols * Format::kTileBlockBytes;
   for (; tile != end; tile += Format::kTileBlockBytes) {
@@ -291,11 +397,11 @@ PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8R
 
 template <class Format, int kRows>
 PYVT_KERNEL void panel_product(const uint8_t* panel, int64_t num_cols, const Q8Rows& rows,
-                               int64_t m0, float* out, int64_t ldo) {
+                               int64_t m0, float* out, int64_t ldo, bool is_first) {
   using Sums = simd::Kept<simd::Floats, kRows>;
   simd::Floats memory[Sums::kMemory];
   Sums sums(memory);
-  clear_sums<kRows>(sums);
+  start_sums<kRows>(sums, is_first, out, ldo);
   Activations a(rows, m0);
   const uint8_t* end = panel + panel_bytes<Format>(num_cols);
   for (; panel != end; panel += PanelView<Format>::kBytes) {
@@ -305,13 +411,23 @@ PYVT_KERNEL void panel_product(const uint8_t* panel, int64_t num_cols, const Q8R
   store_sums<kRows>(sums, out, ldo);
 }
 
+// What a format is unless it says otherwise.
+struct FormatDefaults {
+  // Subtracted from codes; runs of 32 columns that share words; parts that unsigned dots are summed
+  // in, each with its factor where there are any; groups with f32 scales of their own.
+  static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 1, kGroups = 1;
+  static constexpr bool kHasMin = false, kHasFactors = false, kHasMinFactors = false;
+  static constexpr int kMaxDirectRows = 16;
+};
+
 // What a format of unsigned codes does the common way.
 template <class Format>
-struct UnsignedCodes {
+struct UnsignedCodes : FormatDefaults {
   static constexpr int kPanelWords = 1;
 
   template <int kRows, typename View>
-  static PYVT_INLINE void dots(const View& view, const Activations& a, simd::Words (&dots)[kRows]) {
+  static PYVT_INLINE void dots(const View& view, const Activations& a, int,
+                               simd::Words (&dots)[kRows]) {
     unsigned_dots<Format, kRows>(view, a, dots);
   }
 
@@ -323,12 +439,40 @@ struct UnsignedCodes {
   }
 };
 
+// What a format of signed codes does: a panel has two words for each quad, magnitudes and masks.
+template <class Format>
+struct SignedCodes : FormatDefaults {
+  static constexpr int kPanelWords = 2;
+
+  template <int kRows, typename View>
+  static PYVT_INLINE void dots(const View& view, const Activations& a, int group,
+                               simd::Words (&dots)[kRows]) {
+    signed_dots<Format, kRows>(view, a, group, dots);
+  }
+
+  template <typename Block>
+  static inline void unpack_codes(const Block& block, int sub, uint8_t* panel) {
+    constexpr int kGroupQuads = kQuads / Format::kGroups;
+    for (int group = 0; group < Format::kGroups; ++group) {
+      simd::Words negative = simd::zero_words();
+      for (int j = group * kGroupQuads; j < (group + 1) * kGroupQuads; ++j) {
+        const simd::SignedCodes codes = simd::with_mask(block.quad(sub, j));
+        simd::store_words(panel + 2 * j * kRowWordBytes, codes.magnitude);
+        simd::store_words(panel + (2 * j + 1) * kRowWordBytes, codes.sign);
+        simd::add_negative(negative, codes);
+      }
+      simd::store_words(panel + PanelView<Format>::kNegatives + group * kRowWordBytes, negative);
+    }
+  }
+};
+
 template <class Format>
 inline Int8Format int8_format() {
   Int8Format format = {};
   format.block_cols = Format::kFileCols;
   format.tile_block_bytes = Format::kTileBlockBytes;
   format.file_block_bytes = Format::kFileBlockBytes;
+  format.max_direct_rows = Format::kMaxDirectRows;
   format.pack_tile = &pack_tile<Format>;
   format.direct[0] = &direct_product<Format, 1>;
   format.direct[1] = &direct_product<Format, 2>;

@@ -134,21 +134,25 @@ void widen_row(const void* from, float* to, int64_t n) {
   }
 }
 
-// out = sums + bias, rounded once; bias may be null.
+// out = sums + bias, rounded once: n of the 16 outputs of a tile for each row; bias may be null.
 template <typename O>
-void finish_row(void* to, const float* sums, const float* bias, int64_t n) {
-  O* out = static_cast<O*>(to);
-  int64_t i = 0;
-  for (; i + simd::kLanes <= n; i += simd::kLanes) {
-    simd::Vec sum = simd::load(sums + i);
-    if (bias != nullptr) sum = simd::add(sum, simd::load(bias + i));
-    simd::store(out + i, sum);
-  }
-  if (i < n) {
-    const int rest = static_cast<int>(n - i);
-    simd::Vec sum = simd::load_first(sums + i, rest);
-    if (bias != nullptr) sum = simd::add(sum, simd::load_first(bias + i, rest));
-    simd::store_first(out + i, sum, rest);
+void finish_rows(void* to, int64_t stride_bytes, const float* sums, const float* bias,
+                 int64_t num_rows, int64_t n) {
+  auto* bytes = static_cast<uint8_t*>(to);
+  for (int64_t m = 0; m < num_rows; ++m, bytes += stride_bytes, sums += kTileRows) {
+    O* out = reinterpret_cast<O*>(bytes);
+    int64_t i = 0;
+    for (; i + simd::kLanes <= n; i += simd::kLanes) {
+      simd::Vec sum = simd::load(sums + i);
+      if (bias != nullptr) sum = simd::add(sum, simd::load(bias + i));
+      simd::store(out + i, sum);
+    }
+    if (i < n) {
+      const int rest = static_cast<int>(n - i);
+      simd::Vec sum = simd::load_first(sums + i, rest);
+      if (bias != nullptr) sum = simd::add(sum, simd::load_first(bias + i, rest));
+      simd::store_first(out + i, sum, rest);
+    }
   }
 }
 
@@ -173,7 +177,7 @@ void fill_linear(KernelTable& table) {
     format = float_format<T>();
     if constexpr (Word<T>::kCols == 2) format.unpack_panel = &unpack_float_panel<T>;
     table.widen_row[type.index] = &widen_row<T>;
-    table.finish_row[type.index] = &finish_row<T>;
+    table.finish_rows[type.index] = &finish_rows<T>;
   });
   table.float_panel[0] = &float_product<float, 1, false>;
   table.float_panel[1] = &float_product<float, 2, false>;

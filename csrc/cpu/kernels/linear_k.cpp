@@ -29,13 +29,12 @@ struct SixBits {
     }
   }
 
-  PYVT_INLINE simd::Floats scale(int sub) const {
+  PYVT_INLINE simd::Floats scale(int sub, int) const {
     return simd::mul(simd::load_halves(p), simd::load_u8(scales + sub * 16));
   }
   PYVT_INLINE simd::Floats min(int sub) const {
     return simd::negate(simd::mul(simd::load_halves(p + 32), simd::load_u8(mins + sub * 16)));
   }
-  PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
 };
 
 // The quad of a sub-block in the word that it shares with its pair.
@@ -48,8 +47,8 @@ struct Q4_K : UnsignedCodes<Q4_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 144, kTileBlockBytes = 2304;
   static constexpr Field kFields[] = {
       {0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 12, kByte, 64}, {16, 32, kWord, 256}};
-  static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 1, kExtraWords = 1;
-  static constexpr bool kHasMin = true, kHasFactors = false;
+  static constexpr int kSharedSubs = 2;
+  static constexpr bool kHasMin = true;
 
   struct Block : SixBits {
     using SixBits::SixBits;
@@ -64,8 +63,8 @@ struct Q5_K : UnsignedCodes<Q5_K> {
   static constexpr Field kFields[] = {{0, 1, kHalf, 0},       {2, 1, kHalf, 32},
                                       {4, 12, kByte, 64},     {16, 8, kWord, 256, 2},
                                       {48, 8, kWord, 320, 2}, {80, 24, kWord, 1280}};
-  static constexpr int kOffset = 0, kSharedSubs = 2, kParts = 2, kExtraWords = 1;
-  static constexpr bool kHasMin = true, kHasFactors = false;
+  static constexpr int kSharedSubs = 2, kParts = 2;
+  static constexpr bool kHasMin = true;
 
   struct Block : SixBits {
     using SixBits::SixBits;

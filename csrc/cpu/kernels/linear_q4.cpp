@@ -9,33 +9,29 @@ namespace {
 struct Q4_0 : UnsignedCodes<Q4_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 18, kTileBlockBytes = 288;
   static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 4, kWord, 32}};
-  static constexpr int kOffset = 8, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
-  static constexpr bool kHasMin = false, kHasFactors = false;
+  static constexpr int kOffset = 8;
 
   struct Block {
     const uint8_t* p;
 
     explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile) {}
     PYVT_INLINE simd::Words quad(int, int j) const { return half_bytes(p + 32, j); }
-    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
-    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+    PYVT_INLINE simd::Floats scale(int, int) const { return simd::load_halves(p); }
   };
 };
 
 struct Q4_1 : UnsignedCodes<Q4_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 20, kTileBlockBytes = 320;
   static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 4, kWord, 64}};
-  static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 1, kExtraWords = 1;
-  static constexpr bool kHasMin = true, kHasFactors = false;
+  static constexpr bool kHasMin = true;
 
   struct Block {
     const uint8_t* p;
 
     explicit PYVT_INLINE Block(const uint8_t* tile) : p(tile) {}
     PYVT_INLINE simd::Words quad(int, int j) const { return half_bytes(p + 64, j); }
-    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats scale(int, int) const { return simd::load_halves(p); }
     PYVT_INLINE simd::Floats min(int) const { return simd::load_halves(p + 32); }
-    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
   };
 };
 

@@ -10,8 +10,7 @@ namespace {
 struct Q5_0 : UnsignedCodes<Q5_0> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 22, kTileBlockBytes = 352;
   static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 1, kBits, 32}, {6, 4, kWord, 96}};
-  static constexpr int kOffset = 16, kSharedSubs = 1, kParts = 1, kExtraWords = 0;
-  static constexpr bool kHasMin = false, kHasFactors = false;
+  static constexpr int kOffset = 16;
 
   struct Block {
     const uint8_t* p;
@@ -21,8 +20,7 @@ struct Q5_0 : UnsignedCodes<Q5_0> {
     PYVT_INLINE simd::Words quad(int, int j) const {
       return simd::either(half_bytes(p + 96, j), fifth_bits(fifths, j));
     }
-    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
-    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
+    PYVT_INLINE simd::Floats scale(int, int) const { return simd::load_halves(p); }
   };
 };
 
@@ -30,8 +28,8 @@ struct Q5_1 : UnsignedCodes<Q5_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 24, kTileBlockBytes = 384;
   static constexpr Field kFields[] = {
       {0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 1, kBits, 64}, {8, 4, kWord, 128}};
-  static constexpr int kOffset = 0, kSharedSubs = 1, kParts = 2, kExtraWords = 1;
-  static constexpr bool kHasMin = true, kHasFactors = false;
+  static constexpr int kParts = 2;
+  static constexpr bool kHasMin = true;
 
   struct Block {
     const uint8_t* p;
@@ -41,9 +39,8 @@ struct Q5_1 : UnsignedCodes<Q5_1> {
     PYVT_INLINE simd::Words quad(int, int j) const {
       return simd::either(half_bytes(p + 128, j), fifth_bits(fifths, j));
     }
-    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats scale(int, int) const { return simd::load_halves(p); }
     PYVT_INLINE simd::Floats min(int) const { return simd::load_halves(p + 32); }
-    PYVT_INLINE simd::Floats value_scale(int sub, int) const { return scale(sub); }
   };
 };
 

@@ -18,8 +18,8 @@ struct Q6_K : UnsignedCodes<Q6_K> {
                                       {0, 8, kWord, 288, 3},   {32, 8, kWord, 352, 3},
                                       {128, 8, kWord, 416, 3}, {64, 8, kWord, 1824, 3},
                                       {96, 8, kWord, 1888, 3}, {160, 8, kWord, 1952, 3}};
-  static constexpr int kOffset = 32, kSharedSubs = 4, kParts = 2, kExtraWords = 2;
-  static constexpr bool kHasMin = false, kHasFactors = true;
+  static constexpr int kOffset = 32, kSharedSubs = 4, kParts = 2;
+  static constexpr bool kHasFactors = true;
 
   struct Block {
     const uint8_t* p;
@@ -36,7 +36,7 @@ struct Q6_K : UnsignedCodes<Q6_K> {
       return simd::either(simd::keep_bits(sub % 4 < 2 ? low : simd::shift_right(low, 4), 15),
                           simd::keep_bits(moved, 48));
     }
-    PYVT_INLINE simd::Floats scale(int) const { return simd::load_halves(p); }
+    PYVT_INLINE simd::Floats scale(int, int) const { return simd::load_halves(p); }
     PYVT_INLINE simd::Words factors(int sub, int part) const {
       return simd::factors_of(p + 32 + (sub * 2 + part) * 16);
     }

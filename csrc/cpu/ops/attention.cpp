@@ -28,8 +28,8 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 
 constexpr int64_t kBlockRows = 48;  // query rows of a block, about
 constexpr int64_t kBlockTokens = 32;
-// Up to this many rows of a KV head, keys and values are read as they lie; more rows share a
-// widened copy.
+// Up to this many rows of a KV head, keys and values are read as they lie; more rows share a copy,
+// keys by columns and values of half precision widened.
 constexpr int64_t kDirectRows = 8;
 // Keys and values of a tile, of all KV heads that go together: this tile and the next one share the
 // second-level cache.
@@ -93,6 +93,7 @@ struct Work {
   const void** ahead;
   float* key_panel;
   float* value_panel;
+  float* key_columns;
 };
 
 class Attention {
@@ -128,7 +129,11 @@ class Attention {
              const Work& work) const;
   void point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
                    AttnTile* args) const;
-  void widen(int64_t begin, int64_t end, const Work& work) const;
+  void share(int64_t begin, int64_t end, const Work& work) const;
+  int64_t value_width() const {
+    const int64_t whole = kAttnValueVectors * table_.attn_lanes;
+    return head_dim_ % whole == 0 ? whole : table_.attn_lanes;
+  }
   void fold(const Block& block, Range tokens, const AttnState& from, const AttnState& into) const;
   Place place_of(const Block& block, int64_t row) const;
   const char* entry(const TensorView& cache, int64_t request, int64_t position,
@@ -340,6 +345,7 @@ Work Attention::work() const {
   const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
   const int64_t ahead = place(2 * kAttnTile * 8);
   const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
+  const int64_t key_columns = place(panel_bytes);
   char* base = scratch<char>(kWorkSlot, size);
   const auto floats = [&](int64_t at) { return reinterpret_cast<float*>(base + at); };
   Work work{};
@@ -353,6 +359,7 @@ Work Attention::work() const {
   work.values = reinterpret_cast<const void**>(base + values);
   work.ahead = reinterpret_cast<const void**>(base + ahead);
   work.key_panel = floats(key_panel);
+  work.key_columns = floats(key_columns);
   work.value_panel = floats(value_panel);
   return work;
 }
@@ -456,10 +463,16 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   args.sums = into.sums + row * row_stride_;
   args.tops = into.tops + row;
   args.totals = into.totals + row;
-  const bool is_widened = of_cache_ != 0 && args.num_rows > kDirectRows;
-  if (is_widened) widen(begin, end, work);
-  if (args.num_rows <= kDirectRows) point_ahead(at, head, next, work, &args);
-  table_.attend_tile[is_widened ? 0 : of_cache_](args);
+  if (args.num_rows <= kDirectRows) {
+    point_ahead(at, head, next, work, &args);
+    table_.attend_tile[of_cache_](args);
+    return;
+  }
+  share(begin, end, work);
+  args.key_columns = work.key_columns;
+  args.value_columns = work.value_panel;
+  args.value_width = value_width();
+  table_.attend_tile[0](args);
 }
 
 // Where the key or value of a cached token lies.
@@ -472,9 +485,9 @@ const char* Attention::entry(const TensorView& cache, int64_t request, int64_t p
 }
 
 // Repeats a neighbour in the rest of a group of keys.
-void fill_group(const void** keys, int64_t begin, int64_t end) {
-  for (int64_t j = begin / kAttnKeyGroup * kAttnKeyGroup; j < begin; ++j) keys[j] = keys[begin];
-  for (int64_t j = end; j < round_up(end, kAttnKeyGroup); ++j) keys[j] = keys[end - 1];
+void fill_group(const void** keys, int64_t begin, int64_t end, int64_t group) {
+  for (int64_t j = begin / group * group; j < begin; ++j) keys[j] = keys[begin];
+  for (int64_t j = end; j < round_up(end, group); ++j) keys[j] = keys[end - 1];
 }
 
 // Points at the keys and values [begin, end) of a tile.
@@ -492,7 +505,7 @@ void Attention::point(const Block& block, int64_t kv_head, int64_t tile, int64_t
       work.values[j] = value;
     }
   }
-  fill_group(work.keys, begin, end);
+  fill_group(work.keys, begin, end, kAttnKeyGroup);
 }
 
 // Names what is read after this tile. Where the heads of a token lie side by side, every head of
@@ -523,18 +536,25 @@ void Attention::point_ahead(const Tile& at, int64_t head, const Tile& next, cons
   args->ahead_lines = static_cast<int>((num_bytes + 63) / 64);
 }
 
-// Copies the keys and values into f32 panels and points at these.
-void Attention::widen(int64_t begin, int64_t end, const Work& work) const {
-  const auto kernel = table_.cast[of_cache_][0];
-  for (int64_t j = begin; j < end; ++j) {
-    float* key = work.key_panel + j * row_stride_;
-    float* value = work.value_panel + j * row_stride_;
-    kernel(key, work.keys[j], 0, head_dim_);
-    kernel(value, work.values[j], 0, head_dim_);
-    work.keys[j] = key;
-    work.values[j] = value;
+// Makes what many rows read of keys and values [begin, end): f32, keys by columns, values by blocks
+// of columns.
+void Attention::share(int64_t begin, int64_t end, const Work& work) const {
+  table_.spread_values[of_cache_](work.values, static_cast<int>(begin), static_cast<int>(end),
+                                  head_dim_, value_width(), work.value_panel);
+  // Rows end in whole vectors, and the elements behind a head are zeros.
+  if (of_cache_ != 0 || row_stride_ != head_dim_) {
+    const auto widen = table_.cast[of_cache_][0];
+    for (int64_t j = begin; j < end; ++j) {
+      float* row = work.key_panel + j * row_stride_;
+      widen(row, work.keys[j], 0, head_dim_);
+      std::fill(row + head_dim_, row + row_stride_, 0.0f);
+      work.keys[j] = row;
+    }
   }
-  fill_group(work.keys, begin, end);
+  const int64_t group = kAttnKeyVectors * table_.attn_lanes;
+  fill_group(work.keys, begin, end, group);
+  table_.transpose_keys(work.keys, static_cast<int>(begin / group * group),
+                        static_cast<int>(round_up(end, group)), row_stride_, work.key_columns);
 }
 
 void Attention::fold(const Block& block, Range tokens, const AttnState& from,

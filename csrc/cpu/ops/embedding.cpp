@@ -1,8 +1,10 @@
 // Launchers of the embedding family: tokens over threads.
-#include "cpu/block_formats.h"
+#include <algorithm>
+
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/ops/indices.h"
+#include "cpu/ops/tiles.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
@@ -10,7 +12,7 @@ namespace pyvt::cpu {
 namespace {
 
 constexpr int64_t kGrainElements = 8192;
-constexpr int kRowSlot = 0;
+constexpr int kTileSlot = 0, kPanelSlot = 1;
 
 int64_t grain_of(int64_t length) { return kGrainElements / (length + 1) + 1; }
 
@@ -30,32 +32,44 @@ void embedding(TensorView out, TensorView input_ids, TensorView weight) {
   });
 }
 
-void quant_embedding(TensorView out, TensorView input_ids, TensorView blocks, int64_t format,
-                     int64_t num_columns) {
+// Tokens go in sixteens, the rows of one tile, through the packer and the decoder of tiles.
+void quant_embedding(TensorView out, TensorView input_ids, BlockMatrix weight) {
   const char* op = "quant_embedding";
-  const DType dtype = static_cast<DType>(format);
-  const auto decode = kernels().decode_blocks[format_index(op, dtype)];
-  const BlockSize size = block_size(dtype);
+  const TensorView& blocks = weight.blocks;
   const Rows to = rows_of(op, "out", out), table = rows_of(op, "weight", blocks);
   const Indices ids = indices_of(op, "input_ids", input_ids);
-  PYVT_CHECK(op,
-             blocks.dtype == DType::kU8 && blocks.rank == 2 && num_columns % size.elements == 0 &&
-                 table.length == num_columns / size.elements * size.bytes,
-             "weight: expected whole blocks of ", num_columns, " columns");
-  PYVT_CHECK(op, out.rank == 2 && to.num_rows == ids.size && to.length == num_columns,
+  const TileFormat format(op, kernels(), weight.dtype);
+  PYVT_CHECK(op, format.int8 != nullptr, "weight: expected a block format");
+  const int64_t num_cols = weight.num_cols;
+  format.check_columns(op, num_cols);
+  PYVT_CHECK(
+      op,
+      blocks.dtype == DType::kU8 && blocks.rank == 2 && table.length == format.file_bytes(num_cols),
+      "weight: expected rows of ", format.file_bytes(num_cols), " bytes");
+  PYVT_CHECK(op, out.rank == 2 && to.num_rows == ids.size && to.length == num_cols,
              "out: expected dims [T, H]");
   check_range(op, "input_ids", ids, 0, table.num_rows);
-  const int of_out = float_index(op, out.dtype);
-  const auto cast = kernels().cast[0][of_out];
-  parallel_for(ids.size, grain_of(to.length), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const auto* packed = static_cast<const uint8_t*>(table.row(ids[t]));
-      float* row =
-          of_out == 0 ? static_cast<float*>(to.row(t)) : scratch<float>(kRowSlot, num_columns);
-      decode(row, packed, num_columns / size.elements);
-      if (of_out != 0) cast(to.row(t), row, 0, num_columns);
-    }
-  });
+  const auto cast = kernels().cast[0][float_index(op, out.dtype)];
+  const int64_t num_tiles = (ids.size + kTileRows - 1) / kTileRows;
+  parallel_for(
+      num_tiles, kGrainElements / (kTileRows * num_cols + 1) + 1, [&](int64_t begin, int64_t end) {
+        uint8_t* tile = scratch<uint8_t>(kTileSlot, format.tile_bytes(num_cols));
+        float* panel = scratch<float>(kPanelSlot, num_cols * (kTileRows + 1));
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t first = i * kTileRows, count = std::min(kTileRows, ids.size - first);
+          const uint8_t* rows[kTileRows];
+          for (int64_t r = 0; r < kTileRows; ++r) {
+            rows[r] = static_cast<const uint8_t*>(table.row(ids[first + std::min(r, count - 1)]));
+          }
+          format.pack(rows, num_cols, tile);
+          format.int8->decode_tile(tile, 0, num_cols, panel);
+          float* row = panel + num_cols * kTileRows;
+          for (int64_t r = 0; r < count; ++r) {
+            for (int64_t k = 0; k < num_cols; ++k) row[k] = panel[k * kTileRows + r];
+            cast(to.row(first + r), row, 0, num_cols);
+          }
+        }
+      });
 }
 
 }  // namespace pyvt::cpu

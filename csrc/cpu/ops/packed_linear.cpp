@@ -20,11 +20,16 @@ constexpr int64_t kMaxBlockRows = 264;
 constexpr int64_t kRowSteps = 12;
 // Columns of an f32 panel: 32 KiB.
 constexpr int64_t kPanelCols = 512;
-// Up to so many rows a tile is read as it is packed; above, it is unpacked first.
-constexpr int64_t kMaxDirectRows = 16;
+// A panel of codes and the rows that meet it stay in the first-level cache, and the activations of
+// a block of rows in the second one.
+constexpr int64_t kCodePanelBytes = 20 << 10;
+constexpr int64_t kCodePanelStep = 256;  // columns, a multiple of all blocks
+constexpr int64_t kCodeBlockBytes = 288 << 10;
+constexpr int64_t kMinBlockRows = 96;
+// Up to so many rows a tile of floats is read as it is packed; above, it is unpacked first.
 constexpr int64_t kMaxDirectFloatRows = 7;
 // Work that is worth waking a thread for.
-constexpr int64_t kGrainProducts = 48 << 10;
+constexpr int64_t kGrainProducts = 16 << 10;
 constexpr int64_t kGrainElements = 8 << 10;
 
 constexpr int64_t kQ8Group = 32;
@@ -60,7 +65,7 @@ class Product {
         x_dtype_(x.dtype),
         item_bytes_(item_bytes(out.dtype)),
         is_q8_(is_q8),
-        finish_(table.finish_row[float_index(op, out.dtype)]),
+        finish_(table.finish_rows[float_index(op, out.dtype)]),
         widen_(table.widen_row[float_index(op, x.dtype)]),
         quantize_(table.quantize_row[float_index(op, x.dtype)]) {
     PYVT_CHECK(op, out.is_writeable, "out: expected a writeable array");
@@ -76,7 +81,8 @@ class Product {
   }
 
   void run() {
-    const int64_t num_blocks = (from_.num_rows + kMaxBlockRows - 1) / kMaxBlockRows;
+    const int64_t block_rows = max_block_rows();
+    const int64_t num_blocks = (from_.num_rows + block_rows - 1) / block_rows;
     for (int64_t block = 0; block < num_blocks; ++block) {
       first_row_ = from_.num_rows * block / num_blocks / kRowSteps * kRowSteps;
       const int64_t next = from_.num_rows * (block + 1) / num_blocks;
@@ -93,6 +99,11 @@ class Product {
   }
 
  private:
+  int64_t max_block_rows() const {
+    if (!is_q8_ || tiles_.num_cols == 0) return kMaxBlockRows;
+    return std::clamp(kCodeBlockBytes / tiles_.num_cols, kMinBlockRows, kMaxBlockRows);
+  }
+
   void read_bias(const char* op, const TensorView& bias) {
     PYVT_CHECK(op, bias.rank == 1 && bias.shape[0] == tiles_.num_rows, "bias: wrong shape");
     const Rows rows = strided_rows_of(op, "bias", bias);
@@ -212,17 +223,25 @@ class Product {
     const Int8Format& format = *tiles_.format.int8;
     const int64_t cols = tiles_.num_cols;
     const uint8_t* packed = whole_tile(tile);
-    if (num_rows_ <= kMaxDirectRows) {
+    if (num_rows_ <= format.max_direct_rows) {
       for_steps(kDirectSteps, num_rows_, [&](size_t i, int64_t m) {
         format.direct[i](packed, cols, q8_, m, sums + m * kTileRows, kTileRows);
       });
       return;
     }
-    uint8_t* panel = scratch<uint8_t>(kPanel, format.panel_bytes(cols));
-    format.unpack_panel(packed, cols, panel);
-    for_steps(kPanelSteps, num_rows_, [&](size_t i, int64_t m) {
-      format.panel[i](panel, cols, q8_, m, sums + m * kTileRows, kTileRows);
-    });
+    const int64_t fitting = kCodePanelBytes * kCodePanelStep / format.panel_bytes(kCodePanelStep);
+    const int64_t step = std::max(kCodePanelStep, fitting / kCodePanelStep * kCodePanelStep);
+    uint8_t* panel = scratch<uint8_t>(kPanel, format.panel_bytes(std::min(step, cols)));
+    // One round even where K is 0, to write zeros.
+    for (int64_t k = 0; k == 0 || k < cols; k += step) {
+      const int64_t count = std::min(step, cols - k);
+      format.unpack_panel(packed + tiles_.format.tile_bytes(k), count, panel);
+      const Q8Rows a = {q8_.q + k, q8_.scales + k / kQ8Group, q8_.sums + k / kQ8Group, q8_.ldq,
+                        q8_.lds};
+      for_steps(kPanelSteps, num_rows_, [&](size_t i, int64_t m) {
+        format.panel[i](panel, count, a, m, sums + m * kTileRows, kTileRows, k == 0);
+      });
+    }
   }
 
   void add_decoded(int64_t tile, float* sums) const {
@@ -239,14 +258,19 @@ class Product {
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(kTileRows, tiles_.num_rows - first);
     const float* bias = bias_ == nullptr ? nullptr : bias_ + first;
+    if (to_.rank <= 1 && to_stride_ == item_bytes_) {
+      finish_(static_cast<char*>(to_.row(first_row_)) + first * to_stride_, to_.stride_bytes[0],
+              sums, bias, num_rows_, count);
+      return;
+    }
     for (int64_t m = 0; m < num_rows_; ++m) {
       char* to = static_cast<char*>(to_.row(first_row_ + m)) + first * to_stride_;
       if (to_stride_ == item_bytes_) {
-        finish_(to, sums + m * kTileRows, bias, count);
+        finish_(to, 0, sums + m * kTileRows, bias, 1, count);
         continue;
       }
       char items[kTileRows * sizeof(float)];
-      finish_(items, sums + m * kTileRows, bias, count);
+      finish_(items, 0, sums + m * kTileRows, bias, 1, count);
       for (int64_t i = 0; i < count; ++i) {
         std::memcpy(to + i * to_stride_, items + i * item_bytes_, static_cast<size_t>(item_bytes_));
       }
@@ -261,7 +285,7 @@ class Product {
   const int64_t item_bytes_;  // of out
   const bool is_q8_;
   bool is_in_place_ = false;  // x is read where it lies
-  void (*const finish_)(void*, const float*, const float*, int64_t);
+  void (*const finish_)(void*, int64_t, const float*, const float*, int64_t, int64_t);
   const Widen widen_;
   void (*const quantize_)(const void*, int8_t*, float*, float*, int64_t);
   const float* bias_ = nullptr;

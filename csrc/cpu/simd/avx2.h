@@ -44,20 +44,6 @@ inline void store(F16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
 }
 
-// The first n < kLanes elements; the other lanes are zero.
-template <typename T>
-inline Vec load_first(const T* p, int n) {
-  T lanes[kLanes] = {};
-  for (int i = 0; i < n; ++i) lanes[i] = p[i];
-  return load(lanes);
-}
-template <typename T>
-inline void store_first(T* p, Vec a, int n) {
-  T lanes[kLanes];
-  store(lanes, a);
-  for (int i = 0; i < n; ++i) p[i] = lanes[i];
-}
-
 // Member kIndex of each of kLanes pairs that lie side by side.
 template <int kIndex>
 inline Vec load_of_pairs(const Bf16* p) {
@@ -121,13 +107,6 @@ inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline Vec round(Vec a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-// The same with another value in the other lanes.
-inline Vec load_first(const float* p, int n, float fill) {
-  float lanes[kLanes];
-  for (int i = 0; i < kLanes; ++i) lanes[i] = i < n ? p[i] : fill;
-  return load(lanes);
-}
-
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
@@ -186,37 +165,19 @@ inline void sum4(float* out, Vec a, Vec b, Vec c, Vec d) {
   _mm_storeu_ps(out, _mm_movelh_ps(low, high));
 }
 
-// e^x by 2^n · e^r, |r| ≤ ln2/2, a polynomial of degree 7 (relative error 2e-7). Below -87.3 the
-// result is 0 (no subnormals), above 88.7 infinity; NaN stays NaN.
-inline Vec exp(Vec a) {
-  const __m256 x = a.v;
-  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)),
-                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693145752f), x);
-  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(1.42860677e-6f), r);
-  __m256 p = _mm256_set1_ps(1.0f / 5040);
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-  // 2^n in two factors, so that n = 128 does not overflow the exponent on the way.
-  const __m256i whole = _mm256_cvtps_epi32(n);
+// p · 2^n for whole n from -127 to 128, in two factors, so that n = 128 does not overflow the
+// exponent on the way.
+inline Vec mul_power(Vec p, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n.v);
   const __m256i low = _mm256_srai_epi32(whole, 1);
   const __m256i high = _mm256_sub_epi32(whole, low);
   const __m256i bias = _mm256_set1_epi32(127);
   const __m256 scale_low = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(low, bias), 23));
   const __m256 scale_high =
       _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(high, bias), 23));
-  __m256 y = _mm256_mul_ps(_mm256_mul_ps(p, scale_low), scale_high);
-  const __m256 is_low = _mm256_cmp_ps(x, _mm256_set1_ps(-87.33654f), _CMP_LT_OQ);
-  const __m256 is_high = _mm256_cmp_ps(x, _mm256_set1_ps(88.72284f), _CMP_GT_OQ);
-  y = _mm256_blendv_ps(y, _mm256_setzero_ps(), is_low);
-  y = _mm256_blendv_ps(y, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)), is_high);
-  const __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
-  return {_mm256_blendv_ps(y, x, is_nan)};
+  return {_mm256_mul_ps(_mm256_mul_ps(p.v, scale_low), scale_high)};
 }
+
+#include "cpu/simd/lanes.h"
 
 }  // namespace simd

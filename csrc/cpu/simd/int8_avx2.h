@@ -52,6 +52,13 @@ PYVT_INLINE Words shift_left(Words a, int n) {
   return {_mm256_slli_epi32(a.v0, n), _mm256_slli_epi32(a.v1, n)};
 }
 
+// Bytes in [0, 15] as places in a table of 16 bytes.
+PYVT_INLINE Words look_up(const int8_t* table, Words a) {
+  const __m256i levels =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(levels, a.v0), _mm256_shuffle_epi8(levels, a.v1)};
+}
+
 PYVT_INLINE Floats load_floats(const void* p) {
   const float* from = static_cast<const float*>(p);
   return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
@@ -102,61 +109,11 @@ PYVT_INLINE Floats fma(Floats a, float b, Floats c) {
   return {_mm256_fmadd_ps(a.v0, all, c.v0), _mm256_fmadd_ps(a.v1, all, c.v1)};
 }
 
-// Words 0 to 3 at `offset` of 8 rows: word j of all of them to `to` + j · `stride` bytes.
-inline void transpose_four_words(const uint8_t* const* rows, int64_t offset, uint8_t* to,
-                                 int64_t stride) {
-  // Four words of rows i and i + 4.
-  const auto pair = [&](int i) {
-    const auto load = [&](const uint8_t* row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + offset));
-    };
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load(rows[i])), load(rows[i + 4]), 1);
-  };
-  const auto put = [&](int j, __m256i word) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j * stride), word);
-  };
-  const __m256i a = pair(0), b = pair(1), c = pair(2), d = pair(3);
-  const __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
-  put(0, _mm256_unpacklo_epi64(ab, cd));
-  put(1, _mm256_unpackhi_epi64(ab, cd));
-  const __m256i ab2 = _mm256_unpackhi_epi32(a, b), cd2 = _mm256_unpackhi_epi32(c, d);
-  put(2, _mm256_unpacklo_epi64(ab2, cd2));
-  put(3, _mm256_unpackhi_epi64(ab2, cd2));
-}
-
-// The cache line at p. The compiler moves the intrinsic, and 36 prefetches at the top of a
-// superblock are more than the core has buffers for: Q4_K fell to 70 % of the read limit.
-PYVT_INLINE void prefetch_line(const uint8_t* p) { asm volatile("prefetcht0 %0" : : "m"(*p)); }
-
-// Values of kRows rows of activations. More than two do not fit beside the integer sums: they live
-// in the given memory, and asm statements keep the compiler from holding copies of them in
-// registers, for which it would spill the integer sums.
-template <typename T, int kRows>
-class Kept {
- public:
-  static constexpr bool kIsInMemory = kRows > 2;
-  static constexpr int kMemory = kIsInMemory ? kRows : 1;
-
-  explicit PYVT_INLINE Kept(T (&memory)[kMemory]) : memory_(memory) {
-    if (kIsInMemory) asm("" : "+r"(memory_) : : "memory");
-  }
-  PYVT_INLINE T get(int m) const {
-    if constexpr (kIsInMemory) return memory_[m];
-    return values_[m];
-  }
-  PYVT_INLINE void set(int m, T value) {
-    if constexpr (kIsInMemory) {
-      memory_[m] = value;
-      asm volatile("" : : : "memory");
-    } else {
-      values_[m] = value;
-    }
-  }
-
- private:
-  T* memory_;
-  T values_[kIsInMemory ? 1 : kRows];
-};
+#include "cpu/simd/words_x86.h"
+//
+// Sums of more rows do not fit beside the integer sums.
+constexpr int kKeptRows = 2;
+#include "cpu/simd/kept.h"
 
 // The compiler regroups integer adds of an unrolled block and then spills every product; an
 // accumulation that passes through here stays where it is written.
@@ -313,10 +270,9 @@ inline uint32_t largest_bits(const Vec (&x)[kGroupVecs]) {
   for (const Vec& a : x) {
     most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(a.v), magnitude));
   }
-  __m128i half = _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-  half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4e));
-  half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0xb1));
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(half));
+  const __m128i half =
+      _mm_max_epu32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+  return max_lane(half);
 }
 
 inline int32_t store_codes(int8_t* codes, const Vec (&x)[kGroupVecs], float inverse) {
@@ -330,10 +286,7 @@ inline int32_t store_codes(int8_t* codes, const Vec (&x)[kGroupVecs], float inve
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), all);
   const __m256i sums =
       _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), all), _mm256_set1_epi16(1));
-  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
-  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1));
-  return _mm_cvtsi128_si32(half);
+  return add_lanes(_mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
 }
 
 }  // namespace simd

@@ -61,6 +61,17 @@ inline Words shift_left(const Words& a, int n) {
   return each<Words>([&](int r) { return a.row[r] << n; });
 }
 
+// Bytes in [0, 15] as places in a table of 16 bytes.
+inline Words look_up(const int8_t* table, const Words& a) {
+  return each<Words>([&](int r) {
+    uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) {
+      word |= uint32_t{static_cast<uint8_t>(table[a.row[r] >> (8 * i) & 15])} << (8 * i);
+    }
+    return word;
+  });
+}
+
 inline Floats load_floats(const void* p) {
   Floats a;
   std::memcpy(a.row, p, sizeof a.row);
@@ -114,19 +125,8 @@ inline void transpose_four_words(const uint8_t* const* rows, int64_t offset, uin
 
 inline void prefetch_line(const uint8_t*) {}
 
-// Values of kRows rows of activations.
-template <typename T, int kRows>
-class Kept {
- public:
-  static constexpr int kMemory = 1;
-
-  explicit Kept(T (&)[kMemory]) {}
-  const T& get(int m) const { return values_[m]; }
-  void set(int m, const T& value) { values_[m] = value; }
-
- private:
-  T values_[kRows];
-};
+constexpr int kKeptRows = 4;
+#include "cpu/simd/kept.h"
 
 inline int32_t code_at(uint32_t word, int i) { return static_cast<int32_t>(word >> (8 * i) & 255); }
 

@@ -12,8 +12,12 @@
 #include "cpu/kernel_table.h"
 #include "pyvt/half.h"
 
-#if defined(PYVT_ISA_AVX2)
+#if defined(PYVT_SIMDE)
+#include "cpu/simd/simde.h"
+#elif defined(PYVT_ISA_AVX2) || defined(PYVT_ISA_AVX512)
 #include <immintrin.h>
+#elif defined(PYVT_ISA_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace pyvt::cpu::PYVT_ISA {
@@ -23,6 +27,14 @@ namespace {
 #include "cpu/simd/avx2.h"
 //
 #include "cpu/simd/int8_avx2.h"
+#elif defined(PYVT_ISA_AVX512)
+#include "cpu/simd/avx512.h"
+//
+#include "cpu/simd/int8_avx512.h"
+#elif defined(PYVT_ISA_NEON)
+#include "cpu/simd/neon.h"
+//
+#include "cpu/simd/int8_neon.h"
 #elif defined(PYVT_ISA_SCALAR)
 #include "cpu/simd/scalar.h"
 //

@@ -6,12 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from pyvt.dispatch.backend import Backend, add_backend
-from pyvt.dispatch.table import HOST, Candidate, Kernel
+from pyvt.dispatch.table import HOST, Candidate
 from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.dtype import DTYPES, F32, DType
 from pyvt.tensor.host_arena import HostArena
 from pyvt.tensor.packed_tensor import TILE16, PackedTensor
-from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
 
 Predicate = Callable[[tuple[Any, ...]], bool]
@@ -94,28 +93,6 @@ def _supports_op(op: str, names: str) -> Predicate:
     return lambda dtypes: supports(dtypes) and rule(dtypes)
 
 
-def _unpacked(kernel: Kernel) -> Kernel:
-    """Return a kernel that takes a QuantTensor where ``kernel`` takes what it holds.
-
-    Each becomes three arguments: the blocks, the number of the format in a GGUF file, and K.
-    """
-
-    def call(*args: Any) -> None:
-        flat: list[Any] = []
-        for arg in args:
-            if isinstance(arg, QuantTensor):
-                flat += (arg.blocks, arg.dtype.gguf_id, arg.shape[-1])
-            else:
-                flat.append(arg)
-        kernel(*flat)
-
-    return call
-
-
-# How a call becomes that of the compiled function, where the two differ.
-_ADAPTERS: dict[str, Callable[[Kernel], Kernel]] = {"quant_embedding": _unpacked}
-
-
 def register() -> None:
     """Register the ops of the compiled module and the packer of weights.
 
@@ -123,10 +100,8 @@ def register() -> None:
     """
     module = native()
     for op, dtypes in module.OPS.items():
-        kernel = getattr(module, op)
-        if op in _ADAPTERS:
-            kernel = _ADAPTERS[op](kernel)
-        register_kernel(op, Candidate(NAME, HOST, kernel, PRIORITY, _supports_op(op, dtypes)))
+        candidate = Candidate(NAME, HOST, getattr(module, op), PRIORITY, _supports_op(op, dtypes))
+        register_kernel(op, candidate)
     add_backend(
         Backend(
             name=NAME,

@@ -1,0 +1,127 @@
+// Compares the kernels of every level that runs here with those of scalar, without Python, so that
+// it also runs where only an emulator does: int8 and float products, packing and quantisation to
+// the bit, sums of exponentials within rounding.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cpu/kernel_table.h"
+
+namespace {
+
+using namespace pyvt::cpu;
+
+constexpr int64_t kCols = 512, kGroups = kCols / 32;
+constexpr int kRows = 4;
+using Bytes = std::vector<uint8_t>;
+using Floats = std::vector<float>;
+
+int num_wrong = 0;
+
+template <typename T>
+void expect_same(const char* isa, const char* what, int index, const std::vector<T>& got,
+                 const std::vector<T>& want) {
+  if (std::memcmp(got.data(), want.data(), got.size() * sizeof(T)) == 0) return;
+  std::printf("%s: %s of format %d differs from scalar\n", isa, what, index);
+  ++num_wrong;
+}
+
+struct Activations {
+  std::vector<int8_t> codes;
+  Floats scales, sums;
+
+  Q8Rows rows() const { return {codes.data(), scales.data(), sums.data(), kCols, kGroups}; }
+};
+
+Activations quantized(const KernelTable& table, const Floats& x) {
+  Activations a{std::vector<int8_t>(x.size()), Floats(x.size() / 32), Floats(x.size() / 32)};
+  for (int m = 0; m < kRows; ++m) {
+    table.quantize_row[0](x.data() + m * kCols, a.codes.data() + m * kCols,
+                          a.scales.data() + m * kGroups, a.sums.data() + m * kGroups, kCols);
+  }
+  return a;
+}
+
+// Random blocks whose numbers of f16 would overflow now and then: the bits must agree even so,
+// but for NaN, whose sign and payload a CPU may choose.
+Bytes packed(const KernelTable& table, int index, std::mt19937& random) {
+  const Int8Format& format = table.int8[index];
+  const int64_t row_bytes = kCols / format.block_cols * format.file_block_bytes;
+  std::vector<Bytes> rows(kTileRows, Bytes(static_cast<size_t>(row_bytes)));
+  const uint8_t* pointers[kTileRows];
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    for (uint8_t& byte : rows[r]) byte = static_cast<uint8_t>(random() & 0x3b);
+    pointers[r] = rows[r].data();
+  }
+  Bytes tile(static_cast<size_t>(kCols / format.block_cols * format.tile_block_bytes));
+  format.pack_tile(pointers, kCols, tile.data());
+  return tile;
+}
+
+Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8Rows& a) {
+  const Int8Format& format = table.int8[index];
+  Floats out;
+  const auto append = [&](int num_rows, auto&& kernel) {
+    Floats sums(static_cast<size_t>(num_rows * kTileRows));
+    kernel(sums.data());
+    out.insert(out.end(), sums.begin(), sums.end());
+  };
+  const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4};
+  for (int i = 0; i < 3; ++i) {
+    append(direct_rows[i],
+           [&](float* sums) { format.direct[i](tile.data(), kCols, a, 0, sums, kTileRows); });
+  }
+  Bytes panel(static_cast<size_t>(format.panel_bytes(kCols)));
+  format.unpack_panel(tile.data(), kCols, panel.data());
+  for (int i = 0; i < 2; ++i) {
+    append(panel_rows[i],
+           [&](float* sums) { format.panel[i](panel.data(), kCols, a, 0, sums, kTileRows, true); });
+  }
+  Floats values(static_cast<size_t>(kCols * kTileRows));
+  format.decode_tile(tile.data(), 0, kCols, values.data());
+  out.insert(out.end(), values.begin(), values.end());
+  return out;
+}
+
+void compare(const KernelTable& table, const KernelTable& scalar) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  Floats x(kRows * kCols);
+  for (float& value : x) value = normal(random);
+  const Activations a = quantized(table, x), want = quantized(scalar, x);
+  expect_same(table.isa, "codes", -1, a.codes, want.codes);
+  expect_same(table.isa, "scales", -1, a.scales, want.scales);
+  for (int index = 0; index < kNumInt8Formats; ++index) {
+    std::mt19937 first(static_cast<unsigned>(index)), second(static_cast<unsigned>(index));
+    const Bytes tile = packed(table, index, first);
+    expect_same(table.isa, "tile", index, tile, packed(scalar, index, second));
+    expect_same(table.isa, "products", index, products(table, index, tile, want.rows()),
+                products(scalar, index, tile, want.rows()));
+  }
+  const float got = table.sum_exp(x.data(), 4.0f, kCols - 3);
+  const float sum = scalar.sum_exp(x.data(), 4.0f, kCols - 3);
+  if (std::fabs(got - sum) > 1e-5f * sum) {
+    std::printf("%s: sum_exp %g, scalar %g\n", table.isa, got, sum);
+    ++num_wrong;
+  }
+}
+
+}  // namespace
+
+int main() {
+  use_isa("scalar");
+  const KernelTable& scalar = kernels();
+  std::istringstream names(isa_names());
+  std::string name;
+  while (names >> name) {
+    use_isa(name.c_str());
+    compare(kernels(), scalar);
+    std::printf("%s compared with scalar\n", name.c_str());
+  }
+  return num_wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,75 @@
+"""BufferPool: arrays whose memory is used again once nothing refers to it any more.
+
+The activations of a step are many and short-lived. Given out from a few buffers, they stay in the
+caches of a processor, and a recorded step keeps as much memory as one layer needs, not as all do.
+"""
+
+import ctypes
+import weakref
+from bisect import bisect_left, insort
+from typing import Any
+
+import numpy as np
+
+from pyvt.mathutil import round_up
+
+Array = np.ndarray[Any, Any]
+
+_ALIGNMENT = 64
+# A free buffer is taken for an array of at least this share of its size.
+_LEAST_SHARE = 0.5
+
+
+class BufferPool:
+    """Gives out arrays of undefined content; not safe for two threads.
+
+    Memory comes back when the last view of an array is gone, and is never given to the system while
+    the pool lives.
+    """
+
+    __slots__ = ("__weakref__", "_buffers", "_free")
+
+    def __init__(self) -> None:
+        self._buffers: list[Array] = []
+        self._free: list[tuple[int, int]] = []  # (bytes, index of the buffer), sorted
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array, 64-byte aligned."""
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        num_bytes = max(_ALIGNMENT, round_up(size, _ALIGNMENT))
+        index = self._take(num_bytes)
+        # The lease is what all views of the array keep alive.
+        lease = (ctypes.c_char * num_bytes).from_buffer(self._buffers[index].data)
+        back = weakref.finalize(lease, _give_back, weakref.ref(self), index)
+        back.atexit = False
+        array: Array = np.frombuffer(memoryview(lease), np.uint8)[:size].view(kind).reshape(shape)
+        return array
+
+    def owns(self, array: Array) -> bool:
+        """Whether an array lies in memory of this pool."""
+        address = array.ctypes.data
+        return any(
+            buffer.ctypes.data <= address < buffer.ctypes.data + buffer.nbytes
+            for buffer in self._buffers
+        )
+
+    def _take(self, num_bytes: int) -> int:
+        at = bisect_left(self._free, (num_bytes, 0))
+        if at < len(self._free) and num_bytes >= self._free[at][0] * _LEAST_SHARE:
+            return self._free.pop(at)[1]
+        raw = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % _ALIGNMENT
+        self._buffers.append(raw[start : start + num_bytes])
+        return len(self._buffers) - 1
+
+
+def _give_back(pool: "weakref.ref[BufferPool]", index: int) -> None:
+    alive = pool()
+    if alive is not None:
+        insort(alive._free, (alive._buffers[index].nbytes, index))

@@ -1,0 +1,162 @@
+"""Build the compiled CPU module another way and test it: ``python -m tests.native_builds NAME``.
+
+1. ``simde``: the AVX-512 and NEON kernels over SIMDe, which plays their instructions on AVX2: the
+   numbers of these levels are simulated, on whatever CPU this runs.
+2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
+3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
+4. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
+   emulator is there.
+
+With ``--all``, as in ``make test-all``, all tests of backends run, else a selection. What a build
+needs and this machine lacks is installed by apt, where this process may; else it is skipped, and
+the reason is told.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parent.parent
+ARM_COMPILER = "aarch64-linux-gnu-g++"
+ARM_EMULATOR = "qemu-aarch64-static"
+TESTS = "tests/backends"
+SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeBuild:
+    """One way to build: what must be there, what apt installs, options and targets of CMake."""
+
+    needs: Callable[[], bool]
+    packages: tuple[str, ...]
+    options: tuple[str, ...]
+    targets: tuple[str, ...]
+    test: Callable[[Path, bool], Sequence[str]]
+    preload: tuple[str, ...] = ()
+
+
+def _has_simde() -> bool:
+    return Path("/usr/include/simde/x86/avx512.h").exists()
+
+
+def _has_compiler() -> bool:
+    return shutil.which("c++") is not None
+
+
+def _has_arm_compiler() -> bool:
+    return shutil.which(ARM_COMPILER) is not None
+
+
+def _pytest(is_all: bool, *more: str) -> tuple[str, ...]:
+    files = (TESTS,) if is_all else SELECTION
+    return (sys.executable, "-m", "pytest", "-q", *files, *more)
+
+
+def _all_backend_tests(folder: Path, is_all: bool) -> Sequence[str]:
+    return _pytest(True)
+
+
+def _selection(folder: Path, is_all: bool) -> Sequence[str]:
+    return _pytest(is_all)
+
+
+def _pool_test(folder: Path, is_all: bool) -> Sequence[str]:
+    return (str(folder / "pool_test"),)
+
+
+def _levels_test(folder: Path, is_all: bool) -> Sequence[str]:
+    if shutil.which(ARM_EMULATOR) is None:
+        return ("echo", "cross: compiled, not run: no emulator is here")
+    return (ARM_EMULATOR, "-L", "/usr/aarch64-linux-gnu", str(folder / "levels_test"))
+
+
+BUILDS = {
+    "simde": NativeBuild(
+        _has_simde,
+        ("libsimde-dev",),
+        ("-DPYVT_SIMDE_LEVELS=ON",),
+        ("pyvt_cpu_native", "pyvt_ops"),
+        _selection,
+    ),
+    "asan": NativeBuild(
+        _has_compiler,
+        ("g++",),
+        ("-DPYVT_SANITIZE=address,undefined",),
+        ("pyvt_cpu_native", "pyvt_ops"),
+        _all_backend_tests,
+        preload=("libasan.so", "libubsan.so"),
+    ),
+    "tsan": NativeBuild(
+        _has_compiler,
+        ("g++",),
+        ("-DPYVT_SANITIZE=thread", "-DPYVT_PYTHON=OFF"),
+        ("pool_test",),
+        _pool_test,
+    ),
+    "cross": NativeBuild(
+        _has_arm_compiler,
+        ("g++-aarch64-linux-gnu", "qemu-user-static"),
+        (
+            "-DPYVT_PYTHON=OFF",
+            "-DCMAKE_SYSTEM_NAME=Linux",
+            "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+            f"-DCMAKE_CXX_COMPILER={ARM_COMPILER}",
+        ),
+        ("pyvt_ops", "levels_test"),
+        _levels_test,
+    ),
+}
+
+
+def _install(packages: Sequence[str]) -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        return
+    for command in (["apt-get", "update"], ["apt-get", "install", "-y", *packages]):
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+
+
+def _build(name: str, build: NativeBuild) -> Path:
+    folder = REPO / "build" / name
+    tools = Path(sys.executable).parent
+    pybind11 = subprocess.run(
+        [sys.executable, "-m", "pybind11", "--cmakedir"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    configure = ["cmake", "-G", "Ninja", "-S", str(REPO), "-B", str(folder), *build.options]
+    configure += ["-DPYVT_WERROR=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    configure += [f"-Dpybind11_DIR={pybind11}"]
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
+    command = ["cmake", "--build", str(folder), "--target", *build.targets]
+    subprocess.run(command, check=True, env=environment)
+    return folder / "csrc"
+
+
+def _library(name: str) -> str:
+    command = ["c++", f"-print-file-name={name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main(name: str, is_all: bool) -> int:
+    """Build and test; return the exit status of the tests, 0 for a skip."""
+    build = BUILDS[name]
+    if not build.needs():
+        _install(build.packages)
+    if not build.needs():
+        names = ", ".join(build.packages)
+        print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
+        return 0
+    folder = _build(name, build)
+    environment = {**os.environ, "PYVT_TEST_NATIVE": str(folder)}
+    if build.preload:
+        # Python frees little at exit: leaks of ours would drown in its own.
+        environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}
+        environment["LD_PRELOAD"] = " ".join(_library(library) for library in build.preload)
+    return subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1], "--all" in sys.argv[2:]))
