@@ -59,6 +59,7 @@ bench: $(VENV)/.core
 	  $(if $(HF_PYTHON),--hf-python $(HF_PYTHON)) --out benchmarks/results
 	$(PIP) install -q -c constraints.txt -e '.[plot]'
 	$(BIN)/python -m benchmarks.bench_engine
+	$(BIN)/python -m benchmarks.bench_scheduler
 	$(BIN)/python -m benchmarks.plot
 	$(BIN)/python -m pyvt.testing.docs
 

@@ -60,8 +60,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def answers(engine: LLMEngine, prompts: list[list[int]]) -> list[Answer]:
     """Return tokens and their log probabilities of prompts that run together."""
-    requests = [(str(i), prompt, params_of(prompt)) for i, prompt in enumerate(prompts)]
-    engine.add_requests(requests)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params_of(prompt))
     done: dict[str, RequestOutput] = {}
     while engine.has_unfinished_requests:
         done |= {output.request_id: output for output in engine.step()}
