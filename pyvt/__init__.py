@@ -13,6 +13,7 @@ _PUBLIC = {
     "AsyncLLM": "pyvt.engine.async_llm",
     "EngineCore": "pyvt.engine.core",
     "SamplingParams": "pyvt.sampling_params",
+    "StructuredOutputsParams": "pyvt.sampling_params",
     "EngineConfig": "pyvt.config",
     "RequestOutput": "pyvt.outputs",
     "use_backend": "pyvt.dispatch",
@@ -25,6 +26,7 @@ __all__ = [
     "LLM",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "use_backend",
 ]

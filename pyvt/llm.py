@@ -54,7 +54,7 @@ class LLM:
         self.engine = engine
         self.thread = EngineThread(engine)
         self._numbers = itertools.count(1)
-        weakref.finalize(self, self.thread.shutdown)
+        weakref.finalize(self, self.thread.shutdown, timeout_s=0)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -8,14 +8,62 @@ request is forgotten by the worker and later sent whole again, with what it had 
 The order of ``num_scheduled_tokens`` is the order of the rows of the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pyvt.sampling_params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 BlockIds = tuple[tuple[int, ...], ...]
+
+
+class Matcher(Protocol):
+    """The state of one request in its grammar; the worker's row owns it."""
+
+    error: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but the end may follow."""
+        ...
+
+    def masks(self, drafts: Sequence[int], num_left: int) -> Any:
+        """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool.
+
+        Called once a step, before sampling; the state does not change. ``drafts`` were let through
+        by ``filter_drafts`` in this state; the request may still generate ``num_left`` tokens.
+        """
+        ...
+
+    def filter_drafts(self, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Return the drafts up to the first that is not allowed; the state does not change."""
+        ...
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Take tokens that were generated."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled grammar; ``structured`` makes it, requests and worker only pass it on."""
+
+    @property
+    def shortest(self) -> int:
+        """Tokens that a text needs at least, as far as a bounded search could tell."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the grammar leaves out of what was asked for."""
+        ...
+
+    def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> Matcher:
+        """Return the state behind what a request has generated.
+
+        With ``max_tokens`` the text is closed before so many tokens.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +72,11 @@ class Constraints:
 
     Attributes:
         bad_words: sequences of token ids; the last of one is banned where the others precede.
+        grammar: what the text must be; once it is complete the text ends, ``min_tokens`` or not.
     """
 
     bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: Grammar | None = None
 
 
 NO_CONSTRAINTS = Constraints()
@@ -126,7 +176,9 @@ class SchedulerOutput:
         new_requests: requests to add.
         cached_requests: requests to go on with.
         num_scheduled_tokens: tokens granted to each request of the step, at least 1 each. A
-            request whose grant reaches its last known token gets a token sampled.
+            request whose grant reaches its last known token gets a token sampled. Drafts count.
+        draft_token_ids: drafts to verify, of requests that have any: tokens behind the last known
+            one, which the worker proposed in an earlier step.
         total_num_scheduled_tokens: their sum.
         finished_request_ids: requests to forget before the step: finished, aborted or preempted.
             An id may be unknown to the worker, and may come again in ``new_requests``.
@@ -137,6 +189,7 @@ class SchedulerOutput:
     new_requests: tuple[NewRequestData, ...] = ()
     cached_requests: tuple[CachedRequestData, ...] = ()
     num_scheduled_tokens: Mapping[str, int] = field(default_factory=dict)
+    draft_token_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     total_num_scheduled_tokens: int = 0
     finished_request_ids: frozenset[str] = frozenset()
     block_copies: tuple[BlockCopy, ...] = ()
@@ -187,8 +240,9 @@ class ModelRunnerOutput:
     """The worker's answer to a ``SchedulerOutput``.
 
     Attributes:
-        sampled_token_ids: new tokens of each request that got any; a request whose prompt is not
-            finished is absent.
+        sampled_token_ids: new tokens of each request that got any: the drafts that were right and
+            one more; a request whose prompt is not finished is absent.
+        draft_token_ids: what may follow, to be verified by the next step of a request or forgotten.
         logprobs: one entry for each sampled token, of requests that asked.
         prompt_logprobs: of requests that asked, with the step that ends the prompt: one entry for
             each token of the prompt but the first.
@@ -198,6 +252,7 @@ class ModelRunnerOutput:
     """
 
     sampled_token_ids: Mapping[str, tuple[int, ...]]
+    draft_token_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)

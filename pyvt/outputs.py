@@ -58,10 +58,12 @@ class RequestMetrics:
     """Times of one request on the engine's clock, in seconds; None where not reached.
 
     With ``n > 1`` tokens are those of all answers, and the first and last of them.
+    ``num_cached_tokens`` are tokens of the prompt whose KV was there already.
     """
 
     arrival_s: float
     num_prompt_tokens: int
+    num_cached_tokens: int = 0
     scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -114,6 +116,7 @@ class RequestOutput:
         metrics: its times so far.
         error: what went wrong when a finish reason is ``error``; which limit of time ended the
             request when it is ``abort``.
+        warnings: what of the request is not honoured, such as keywords of a lax schema.
     """
 
     request_id: str
@@ -124,6 +127,7 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics
     error: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def _span_ms(start_s: float | None, end_s: float | None) -> float | None:

@@ -4,9 +4,10 @@ Ids are checked here for type and sign; whether they lie inside the vocabulary i
 ``engine/input_processor.py``, which knows the model.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyvt.errors import RequestError
@@ -18,6 +19,126 @@ MIN_TEMPERATURE = 1e-5
 
 def _help(text: str) -> dict[str, str]:
     return {"help": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputsParams:
+    """What the text of a request must be; exactly one of the first six fields is given.
+
+    Names are those of vLLM; ``strict``, ``begin_after``, ``text_ends`` and
+    ``close_within_budget`` are pyvt's.
+
+    Attributes:
+        json: a JSON schema, as text or as an object; properties come in its order.
+        json_object: any JSON object.
+        regex: a regular expression of the whole text, without look-around and backreferences.
+        choice: the text is one of these.
+        grammar: a Lark grammar with a rule ``start``, or a GBNF grammar with a rule ``root``.
+        structural_tag: free text in which a trigger begins a tag; an object, or its text, with
+            ``structures``, a list of ``{"begin", "schema", "end"}``, and ``triggers``, of which one
+            begins each ``begin``.
+        disable_any_whitespace: JSON without spaces; otherwise at most 8 in a row.
+        disable_additional_properties: objects take no properties that the schema does not name.
+        whitespace_pattern: a regular expression of the spaces in JSON.
+        strict: refuse a schema with keywords that cannot be honoured; otherwise they are left out,
+            and a warning names them.
+        begin_after: free text up to this mark comes first, such as ``</think>``.
+        text_ends: marks that end free texts inside of a grammar; they help to close it in time.
+        close_within_budget: bring the text to its end before ``max_tokens``.
+
+    Raises:
+        RequestError: ``param`` is ``structured_outputs``.
+    """
+
+    json: str | Mapping[str, Any] | bool | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    structural_tag: str | Mapping[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    strict: bool = True
+    begin_after: str | None = None
+    text_ends: Sequence[str] = ()
+    close_within_budget: bool = True
+
+    def __post_init__(self) -> None:
+        given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
+        if self.json is False:
+            given.append("json")
+        if len(given) != 1:
+            raise _bad_structure(f"one of {', '.join(_KINDS)}", given)
+        for name in ("regex", "grammar", "whitespace_pattern", "begin_after"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise _bad_structure("a text of at least one character", value, name)
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise _bad_structure("true or false", getattr(self, name), name)
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+        object.__setattr__(self, "text_ends", _strings("structured_outputs", self.text_ends))
+        for name in ("json", "structural_tag"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _json_text(name, getattr(self, name)))
+        if self.structural_tag is not None:
+            _check_tags(self.structural_tag)
+
+    def without_request_settings(self) -> "StructuredOutputsParams":
+        """Return what the grammar depends on."""
+        return replace(self, close_within_budget=True)
+
+
+_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+_FLAGS = (
+    *("json_object", "disable_any_whitespace", "disable_additional_properties"),
+    *("strict", "close_within_budget"),
+)
+
+
+def _bad_structure(expected: str, got: Any, name: str = "") -> RequestError:
+    error = _error("structured_outputs" + (f".{name}" if name else ""), expected, got)
+    error.param = "structured_outputs"
+    return error
+
+
+def _choices(value: Any) -> tuple[str, ...]:
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and bool(value)
+    if not is_list or not all(isinstance(word, str) for word in value):
+        raise _bad_structure("a list of at least one string", value, "choice")
+    return tuple(value)
+
+
+def _json_text(name: str, value: Any) -> str:
+    """Return JSON as text; what is given as text is checked and kept in the order it has."""
+    try:
+        loaded = json.loads(value) if isinstance(value, str) else value
+        return json.dumps(loaded, ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise _bad_structure("JSON", value, name) from error
+    except RecursionError as error:
+        raise _bad_structure("JSON that is not nested so deeply", "more levels", name) from error
+
+
+def _check_tags(text: Any) -> None:
+    spec = json.loads(text)
+    tags = spec.get("structures") if isinstance(spec, dict) else None
+    triggers = spec.get("triggers") if isinstance(spec, dict) else None
+    for name, items in (("structures", tags), ("triggers", triggers)):
+        if not isinstance(items, list) or not items:
+            raise _bad_structure("a list of at least one entry", items, f"structural_tag.{name}")
+    for trigger in triggers or ():
+        if not isinstance(trigger, str) or not trigger:
+            raise _bad_structure("texts", trigger, "structural_tag.triggers")
+    for tag in tags or ():
+        is_tag = isinstance(tag, dict) and isinstance(tag.get("schema"), (dict, bool))
+        if not is_tag or not all(isinstance(tag.get(name), str) for name in ("begin", "end")):
+            expected = "an object with begin, schema and end"
+            raise _bad_structure(expected, tag, "structural_tag.structures")
+        if not any(tag["begin"].startswith(trigger) for trigger in triggers or ()):
+            raise _bad_structure("a begin with a trigger", tag["begin"], "structural_tag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +214,9 @@ class SamplingParams:
     skip_special_tokens: bool = field(
         default=True, metadata=_help("leave special tokens out of the text")
     )
+    structured_outputs: StructuredOutputsParams | None = field(
+        default=None, metadata=_help("what the text must be: a schema, a grammar, one of a list")
+    )
     n: int = field(
         default=1, metadata=_help("answers per prompt, 1 to 128, each with its own seed")
     )
@@ -106,6 +230,8 @@ class SamplingParams:
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
             if not isinstance(getattr(self, name), bool):
                 raise _error(name, "true or false", getattr(self, name))
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise _error("structured_outputs", "StructuredOutputsParams", self.structured_outputs)
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:

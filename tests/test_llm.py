@@ -234,7 +234,8 @@ def test_dropped_llm_ends_its_thread() -> None:
     del llm
     gc.collect()
 
-    assert not thread.is_alive
+    assert not thread.is_ready
+    assert thread.shutdown(timeout_s=60)
 
 
 def test_stream_sums_to_generate() -> None:

@@ -29,6 +29,7 @@ BAD = {
     "skip_special_tokens": [0, None],
     "logprobs": [-1, 21, 1.5, True],
     "prompt_logprobs": [-1, 21, 1.5, True],
+    "structured_outputs": [1, "x", {"json": {}}, True],
     "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
     "include_stop_str_in_output": [1, None, "true"],
     "n": [0, 129, 10**9, -1, 1.5, True],

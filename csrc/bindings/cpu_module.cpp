@@ -47,8 +47,8 @@ PYBIND11_MODULE(_native, m) {
           "Append the ops that this thread calls from now on.")
       .def(
           "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
-      .def("run", &cpu::Plan::run, py::call_guard<py::gil_scoped_release>(), "Run all calls.")
-      .def("timed_run", &cpu::Plan::timed_run, py::call_guard<py::gil_scoped_release>(),
+      .def("run", &cpu::Plan::run, py::call_guard<bindings::Unlocked>(), "Run all calls.")
+      .def("timed_run", &cpu::Plan::timed_run, py::call_guard<bindings::Unlocked>(),
            "Run all calls; return the nanoseconds of each.")
       .def("ops", &cpu::Plan::ops, "Return the op of each call.")
       .def("__len__", &cpu::Plan::size);
@@ -60,7 +60,7 @@ PYBIND11_MODULE(_native, m) {
 #undef PYVT_NUMBER
   m.attr("DTYPES") = numbers;
 
-  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<py::gil_scoped_release>(),
+  m.def("pack_tiles", &cpu::pack_tiles, py::call_guard<bindings::Unlocked>(),
         "Lay rows of a weight as tiles.");
   m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
@@ -76,7 +76,7 @@ PYBIND11_MODULE(_native, m) {
       [](int repetitions) {
         cpu::MachineLimits limits;
         {
-          py::gil_scoped_release release;
+          bindings::Unlocked unlocked;
           limits = cpu::machine_limits(repetitions);
         }
         py::dict rates;
@@ -89,6 +89,6 @@ PYBIND11_MODULE(_native, m) {
         return rates;
       },
       py::arg("repetitions") = 5, "Measure the best rates of this machine; for benchmarks.");
-  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<py::gil_scoped_release>(),
+  m.def("shutdown_threads", &cpu::shutdown_threads, py::call_guard<bindings::Unlocked>(),
         "End and join the workers.");
 }

@@ -8,10 +8,23 @@
 
 namespace pyvt::bindings {
 
+// The GIL, let go of for a moment. Unlike pybind11's own guard it lets the thread end while it
+// waits for the GIL, as CPython ends threads that still compute when the interpreter does.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
 template <typename... Args>
 void bind_op(py::module_& m, const char* name, void (*op)(Args...)) {
   m.def(name, [op, name](Args... args) {
-    py::gil_scoped_release unlocked;
+    Unlocked unlocked;
     op(args...);
     if (cpu::Plan* plan = cpu::recording_plan()) plan->append(name, [op, args...] { op(args...); });
   });

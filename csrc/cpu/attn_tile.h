@@ -10,6 +10,7 @@ constexpr int kAttnTile = 64;
 // Keys are read in groups, so pointers up to the next multiple of this must be readable.
 constexpr int kAttnKeyGroup = 4;
 constexpr int kAttnKeyVectors = 2;
+constexpr int kAttnValueVectors = 4;
 
 struct AttnTile {
   int64_t head_dim;
@@ -26,6 +27,10 @@ struct AttnTile {
   const float* key_columns;
   const void* const* keys;    // [kAttnTile] where each key lies
   const void* const* values;  // [kAttnTile]
+  // Values for many rows: [row_stride / value_width][kAttnTile][value_width]; null where values are
+  // read as they lie.
+  const float* value_columns;
+  int64_t value_width;
 
   // What is read next, to prefetch on the way: num_ahead runs of ahead_lines cache lines.
   const void* const* ahead;

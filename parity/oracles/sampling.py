@@ -1,7 +1,9 @@
 """Oracles of the sampling family: transformers' logits processors, one row at a time."""
 
 import math
+from itertools import pairwise, takewhile
 
+import numpy as np
 import torch
 from transformers.generation.logits_process import (
     LogitsProcessor,
@@ -67,6 +69,21 @@ def _random_sample(a: Arrays) -> Arrays:
     return {"out": torch.tensor(ids, dtype=torch.int64).numpy()}
 
 
+def _rejection_sample(a: Arrays) -> Arrays:
+    sums = a["cu_num_drafts"].tolist()
+    results = []
+    for r, (start, end) in enumerate(pairwise(sums)):
+        tokens, drafts = a["token_ids"][start + r :].tolist(), a["draft_ids"][start:end].tolist()
+        kept = list(takewhile(lambda pair: pair[0] == pair[1], zip(tokens, drafts, strict=False)))
+        results.append(tokens[: len(kept) + 1])
+    width = 1 + max((end - start for start, end in pairwise(sums)), default=0)
+    rows = [[*tokens, *[-1] * (width - len(tokens))] for tokens in results]
+    return {
+        "out0": np.array(rows, np.int64).reshape(len(rows), width),
+        "out1": np.array([len(tokens) for tokens in results], np.int64),
+    }
+
+
 ORACLES = {
     "count_nonfinite": Oracle(
         "torch.isfinite", lambda a: {"out": (~wide(a["logits"]).isfinite()).sum(-1).numpy()}
@@ -78,4 +95,5 @@ ORACLES = {
     ),
     "argmax": Oracle("torch.argmax", lambda a: {"out": wide(a["logits"]).argmax(-1).numpy()}),
     "random_sample": Oracle("SELF: Gumbel-max over SplitMix64 in Python integers", _random_sample),
+    "rejection_sample": Oracle("SELF: the common beginning in Python lists", _rejection_sample),
 }

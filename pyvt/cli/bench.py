@@ -1,9 +1,6 @@
 """``pyvt bench``: speed of ops, of whole models, and of pyvt beside other engines."""
 
-import shlex
-import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,8 @@ import click
 
 import pyvt
 from pyvt import backends
-from pyvt.cli.bench_table import show_table
+from pyvt.cli.bench_output import command_line, json_option, out_option, tell, testing_module
+from pyvt.cli.bench_serving import latency, throughput
 from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import say
 from pyvt.dispatch import use_backend
@@ -23,10 +21,6 @@ SHAPE_PREFIX = "shape:"
 
 threads_option = click.option(
     "--threads", type=click.IntRange(1), help="threads of every engine; the cores of this process"
-)
-json_option = click.option("--json", "is_json", is_flag=True, help="print the records as JSON")
-out_option = click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="folder for run records"
 )
 
 
@@ -57,15 +51,15 @@ def ops(
     WORDS choose the cases that hold one of them in their name, such as q4_k or paged_attention;
     without them all are run. Each is told as a share of the machine's limits, of the same run.
     """
-    testing = _testing("bench_ops")
+    testing = testing_module("bench_ops")
     count = _use_threads(backend, threads)
     timings = list(
         testing.time_ops(backend, only=words, repeats=repeats, has_reference=not no_reference)
     )
     record = testing.ops_record(
-        timings, command=_command(), backend=backend, threads=count, root=Path(pyvt.__path__[0])
+        timings, command=command_line(), backend=backend, threads=count, root=Path(pyvt.__path__[0])
     )
-    _tell(testing.HEADER, [t.row() for t in timings], [("ops", record)], out, is_json)
+    tell(testing.HEADER, [t.row() for t in timings], [("ops", record)], out, is_json)
     return 0
 
 
@@ -93,8 +87,8 @@ def offline(
     A model is a .gguf file or folder, an alias, or shape:SHAPE:FORMAT, which has random weights and
     is written once below PYVT_HOME.
     """
-    testing = _testing("bench_offline")
-    count = threads or _testing("bench_peers").usable_threads()
+    testing = testing_module("bench_offline")
+    count = threads or testing_module("bench_peers").usable_threads()
     runs = [
         testing.run_offline(
             model,
@@ -108,8 +102,8 @@ def offline(
         for model in models
     ]
     root = Path(pyvt.__path__[0])
-    records = [(f"offline-{_stem(run.model)}", run.record(_command(), root)) for run in runs]
-    _tell(testing.HEADER, [row for run in runs for row in run.rows()], records, out, is_json)
+    records = [(f"offline-{_stem(run.model)}", run.record(command_line(), root)) for run in runs]
+    tell(testing.HEADER, [row for run in runs for row in run.rows()], records, out, is_json)
     return 0
 
 
@@ -140,8 +134,8 @@ def peers(
     written once below PYVT_HOME; without MODELS it is those that have targets. transformers takes
     part where the weights are f32 or bf16 of a shape. Needs a checkout, for its scripts.
     """
-    testing = _testing("bench_peers")
-    report = _testing("peers_report")
+    testing = testing_module("bench_peers")
+    report = testing_module("peers_report")
     root = _checkout()
     count = threads or testing.usable_threads()
     rows: list[Sequence[str]] = []
@@ -163,30 +157,12 @@ def peers(
         samples = testing.measure(
             engines, workloads, repeats=repeats, is_busy_measured=not no_busy, report=say
         )
-        cost = _testing("model_cost").ModelCost.of(path)
+        cost = testing_module("model_cost").ModelCost.of(path)
         run = report.PeersRun(model=model, path=path, cost=cost, threads=count, samples=samples)
         rows += run.rows()
-        records.append((f"peers-{_stem(model)}", run.record(_command(), root, dtype)))
-    _tell(report.HEADER, rows, records, out, is_json)
+        records.append((f"peers-{_stem(model)}", run.record(command_line(), root, dtype)))
+    tell(report.HEADER, rows, records, out, is_json)
     return 0
-
-
-def _tell(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    records: Sequence[tuple[str, Any]],
-    out: Path | None,
-    is_json: bool,
-) -> None:
-    """Print the table or the records, and write the records into a folder where one is given."""
-    if is_json:
-        click.echo(f"[{','.join(record.to_json() for _, record in records)}]")
-    else:
-        show_table(heads, rows)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, record in records:
-            (out / f"{name}.json").write_text(record.to_json() + "\n")
 
 
 def _stem(model: str) -> str:
@@ -204,7 +180,7 @@ def _use_threads(backend: str, threads: int | None) -> int:
         set_own = selected_backend().set_num_threads
         if set_own is not None:
             set_own(threads)
-    return threads or int(_testing("bench_peers").usable_threads())
+    return threads or int(testing_module("bench_peers").usable_threads())
 
 
 def _workloads(testing: Any, model: str, only: Sequence[str]) -> list[str]:
@@ -217,7 +193,7 @@ def _paths(model: str, is_folder_wanted: bool) -> tuple[Path, Path | None, str]:
     """Return the GGUF file, the folder for transformers where it can have one, and its dtype."""
     if not model.startswith(SHAPE_PREFIX):
         return model_path(model), None, "f32"
-    shape = _testing("shape_models").ShapeModel.named(model)
+    shape = testing_module("shape_models").ShapeModel.named(model)
     is_plain = shape.mix in ("f32", "bf16")
     folder = shape.safetensors() if is_folder_wanted and is_plain else None
     return shape.gguf(), folder, shape.mix if is_plain else "f32"
@@ -230,10 +206,5 @@ def _checkout() -> Path:
     return root
 
 
-def _command() -> str:
-    return shlex.join(["pyvt", *sys.argv[1:]])
-
-
-def _testing(module: str) -> Any:
-    """Return a module of ``pyvt.testing``; only a run pays for its import."""
-    return import_module(f"pyvt.testing.{module}")
+bench.add_command(latency)
+bench.add_command(throughput)

@@ -17,7 +17,7 @@ from pyvt.cli.session import (
     open_session,
     sampling_options,
 )
-from pyvt.cli.terminal import say, write_text
+from pyvt.cli.terminal import MAX_INPUT, say, write_text
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.hub import storage
 from pyvt.sampling_params import SamplingParams
@@ -161,9 +161,13 @@ def _read(prompt: str, is_terminal: bool) -> str:
     """Return one line without its end. Raises EOFError where there is none left."""
     if is_terminal:
         return input(prompt)
-    line = sys.stdin.readline()
+    line = sys.stdin.readline(MAX_INPUT + 1)
     if not line:
         raise EOFError
+    if len(line) > MAX_INPUT:
+        raise RequestError(
+            f"[chat] stdin: expected lines of at most {MAX_INPUT >> 20} Mi characters"
+        )
     return line.removesuffix("\n")
 
 

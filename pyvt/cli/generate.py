@@ -17,7 +17,8 @@ from pyvt.cli.session import (
     open_session,
     sampling_options,
 )
-from pyvt.cli.terminal import say, write_text
+from pyvt.cli.structure import structure_of, structure_options
+from pyvt.cli.terminal import MAX_INPUT, say, write_text
 from pyvt.errors import RequestError
 from pyvt.sampling_params import SamplingParams
 
@@ -39,6 +40,7 @@ SILENCE_S = 1.0
 )
 @model_options
 @sampling_options(DEFAULTS)
+@structure_options
 @click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
 def generate(
     words: tuple[str, ...],
@@ -55,7 +57,8 @@ def generate(
     """
     text = full_prompt(words, prompt)
     params = SamplingParams(
-        **{"temperature": DEFAULTS["temperature"]} | given(options, SAMPLING_FIELDS)
+        **{"temperature": DEFAULTS["temperature"]} | given(options, SAMPLING_FIELDS),
+        structured_outputs=structure_of(options),
     )
     if is_chat is False and system is not None:
         raise RequestError("[generate] system: expected none with --raw", param="system")
@@ -67,6 +70,8 @@ def generate(
         _ignore if is_json else write_text,
     )
     facts = session.facts(answer)
+    for warning in answer.warnings:
+        say(f"warning: {warning}")
     if is_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
     else:
@@ -117,8 +122,11 @@ def _piped() -> str:
         return ""
     if _is_silent():
         say("waiting for the rest of the prompt on stdin; '< /dev/null' says that there is none")
+    data = sys.stdin.buffer.read(MAX_INPUT + 1)
+    if len(data) > MAX_INPUT:
+        raise RequestError(f"[generate] stdin: expected at most {MAX_INPUT >> 20} MiB, got more")
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n")
+        return data.decode().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise RequestError(f"[generate] stdin: expected UTF-8, got {error}") from error
 

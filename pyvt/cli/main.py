@@ -49,10 +49,13 @@ class CommandRow:
 COMMANDS = {
     "generate": CommandRow("pyvt.cli.generate", "generate", "Answer or complete one prompt."),
     "chat": CommandRow("pyvt.cli.chat", "chat", "Talk with a model in the terminal."),
+    "serve": CommandRow("pyvt.cli.serve", "serve_command", "Serve a model over HTTP."),
+    "batch": CommandRow("pyvt.cli.batch", "batch", "Answer a file of requests."),
     "pull": CommandRow("pyvt.cli.pull", "pull", "Fetch a model by name."),
     "list": CommandRow("pyvt.cli.local", "list_command", "Show the models that were pulled."),
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
+    "fit": CommandRow("pyvt.cli.fit", "fit", "Show what a model would take of the memory."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
     "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
     "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),
@@ -109,7 +112,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code; the console script of the package."""
+    """Run the command line and return the exit code; ``pyvt/__main__.py`` is the script."""
     try:
         result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -147,7 +150,3 @@ def _end(code: int, text: str, error: BaseException | None = None) -> int:
     notes = [f" ({note})" for note in getattr(error, "__notes__", ())]
     click.echo(f"error: {' '.join(text.split())}{''.join(notes)}", err=True)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,6 +15,7 @@ from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import loading
 from pyvt.config import DeviceConfig, EngineConfig, engine_config
 from pyvt.engine.build import build_engine
+from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError
 from pyvt.llm import LLM
 from pyvt.outputs import RequestMetrics, RequestOutput
@@ -62,6 +63,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     metrics: RequestMetrics | None = None
+    warnings: tuple[str, ...] = ()
 
     def take(self, output: RequestOutput) -> None:
         """Add what is new. Raises EngineDeadError for an output that says so."""
@@ -70,6 +72,7 @@ class Answer:
         self.token_ids += new.token_ids
         self.finish_reason = new.finish_reason
         self.metrics = output.metrics
+        self.warnings = output.warnings
         if new.finish_reason == "error":
             raise EngineDeadError(f"[engine] request: {output.error}")
 
@@ -142,14 +145,18 @@ class Session:
         }
 
 
-def open_session(options: Mapping[str, Any]) -> Session:
+def open_engine(options: Mapping[str, Any]) -> LLMEngine:
     """Load the model that the options of ``model_options`` choose, pulling it where needed."""
     name = options["model"]
     path = model_path(name)
     settings = given(options, (*ENGINE_FIELDS, *DEVICE_FIELDS))
     with loading(name) as progress:
-        engine = build_engine(engine_config(str(path), **settings), progress=progress)
-    return Session(LLM.from_engine(engine), name)
+        return build_engine(engine_config(str(path), **settings), progress=progress)
+
+
+def open_session(options: Mapping[str, Any]) -> Session:
+    """Load the model as ``open_engine`` does, for commands that talk with it."""
+    return Session(LLM.from_engine(open_engine(options)), options["model"])
 
 
 @contextmanager

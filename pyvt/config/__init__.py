@@ -14,6 +14,7 @@ from pyvt.config.cache import (
 )
 from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
 from pyvt.config.scheduler import SchedulerConfig
+from pyvt.config.speculative import SpeculativeConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.log import get_logger
 
@@ -25,6 +26,7 @@ __all__ = [
     "EngineConfig",
     "KVCacheSpec",
     "SchedulerConfig",
+    "SpeculativeConfig",
     "engine_config",
     "resolve",
 ]
@@ -54,6 +56,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
@@ -82,6 +85,7 @@ _PARTS: dict[str, type[Any]] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
+    "speculative": SpeculativeConfig,
 }
 
 

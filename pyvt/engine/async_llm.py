@@ -70,7 +70,7 @@ class AsyncLLM:
         self._outboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = (
             weakref.WeakKeyDictionary()
         )
-        weakref.finalize(self, self.thread.shutdown)
+        weakref.finalize(self, self.thread.shutdown, timeout_s=0)
 
     @property
     def is_ready(self) -> bool:
@@ -91,6 +91,8 @@ class AsyncLLM:
         is_stream: bool = True,
         priority: int = 0,
         timeout_s: float | None = None,
+        tenant: str = "",
+        cache_salt: str | None = None,
     ) -> "RequestStream":
         """Return the stream of a request, which starts with ``start``, or with its first read.
 
@@ -101,6 +103,8 @@ class AsyncLLM:
             is_stream: outputs with what is new; False gives one output, at the end.
             priority: the lower, the sooner.
             timeout_s: seconds from the start after which the request is aborted.
+            tenant: whose KV it may share; never from the text of a request.
+            cache_salt: shares KV only with requests of the same salt.
         """
         params = self.engine.default_params if sampling_params is None else sampling_params
         if request_id is None:
@@ -108,7 +112,13 @@ class AsyncLLM:
 
         def process() -> EngineCoreRequest:
             return self.engine.process(
-                request_id, prompt, params, priority=priority, timeout_s=timeout_s
+                request_id,
+                prompt,
+                params,
+                priority=priority,
+                timeout_s=timeout_s,
+                tenant=tenant,
+                cache_salt=cache_salt,
             )
 
         return RequestStream(self, request_id, process, is_stream)

@@ -21,6 +21,7 @@ What an embedder can rely on:
 """
 
 import heapq
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
@@ -35,6 +36,7 @@ from pyvt.messages import (
 )
 from pyvt.scheduler import Scheduler
 
+_TRANSFER_POLL_S = 0.001
 Clock = Callable[[], float]
 
 
@@ -62,11 +64,12 @@ class EngineCore:
         self._fatal: BaseException | None = None
         self._deadlines: dict[str, float] = {}
         self._next_deadlines: list[tuple[float, str]] = []
+        self._woken = threading.Event()
 
     @property
     def has_unfinished_requests(self) -> bool:
         """Whether a step would compute something."""
-        return self.scheduler.num_unfinished_requests > 0
+        return self.scheduler.num_unfinished_requests > 0 or self.scheduler.has_transfers
 
     def check_admissible(self, requests: Sequence[EngineCoreRequest]) -> None:
         """Check that requests can be served at all; any thread may call it.
@@ -112,6 +115,10 @@ class EngineCore:
         self.stats.record_finished([reason] * len(ended))
         return ended
 
+    def wake(self) -> None:
+        """End the wait of a step in which no request can run; any thread may call it."""
+        self._woken.set()
+
     def step(self) -> list[EngineCoreOutput]:
         """Run one step; return an output for each request that got tokens or ended.
 
@@ -127,7 +134,11 @@ class EngineCore:
         if not self.has_unfinished_requests:
             return expired
         scheduled = self.scheduler.schedule(start)
-        assert scheduled.total_num_scheduled_tokens > 0, "requests wait but none can run"
+        if not scheduled.num_scheduled_tokens:
+            # The worker is asked again for transfers soon, or at once when one has ended.
+            assert self.scheduler.has_transfers, "requests wait but none can run"
+            self._woken.wait(_TRANSFER_POLL_S)
+            self._woken.clear()
         scheduled_at = self.clock()
         try:
             answer = self.runner.execute_model(scheduled)
@@ -141,6 +152,8 @@ class EngineCore:
         except BaseException:
             self.scheduler.rollback(scheduled)
             raise
+        if scheduled.draft_token_ids:
+            self.stats.record_drafts(scheduled, answer)
         times = (start, scheduled_at, executed_at, self.clock())
         self.stats.record_step(times, scheduled, outputs, self.scheduler.stats())
         if self._deadlines:

@@ -19,6 +19,7 @@ Signals stay with the main thread: Ctrl-C never cuts a step in two and never cos
 token.
 """
 
+import atexit
 import signal
 import sys
 import threading
@@ -77,7 +78,8 @@ class _Call:
 class EngineThread:
     """Runs an engine; every method may be called by any thread.
 
-    The thread is a daemon that keeps the engine alive: whoever makes one must shut it down.
+    The thread keeps the engine alive: whoever makes one must shut it down. The end of the program
+    does so too, and waits for the step that runs.
 
     Args:
         engine: belongs to the thread from now on.
@@ -103,6 +105,8 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._has_started.wait()
+        # Python must not take itself apart while the thread is in native code.
+        atexit.register(self.shutdown)
 
     @property
     def is_ready(self) -> bool:
@@ -276,6 +280,7 @@ class EngineThread:
                     command.result.set_exception(self._dead())
         for sink in left.values():
             sink.put(self._dead())
+        atexit.unregister(self.shutdown)
 
     def _wait_for_room(self) -> None:
         self._num_waiting_for_room += 1

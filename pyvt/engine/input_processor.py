@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from pyvt.errors import RequestError
-from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest
+from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest, Grammar
 from pyvt.sampling_params import SamplingParams
+from pyvt.structured import GrammarCompiler
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
 from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
 
@@ -19,6 +20,7 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
 
 MAX_TIMEOUT_S = 10**9
+MAX_SALT_CHARS = 256
 
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
@@ -44,8 +46,14 @@ class InputProcessor:
     """Makes ``EngineCoreRequest`` of prompts and messages."""
 
     def __init__(
-        self, tokenizer: Tokenizer, chat_template: ChatTemplate | None, limits: InputLimits
+        self,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        limits: InputLimits,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
+        """Without ``grammars`` requests with ``structured_outputs`` are refused."""
+        self.grammars = grammars
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.limits = limits
@@ -114,12 +122,14 @@ class InputProcessor:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        tenant: str = "",
+        cache_salt: str | None = None,
     ) -> EngineCoreRequest:
         """Return a request that the core can take.
 
         ``max_tokens`` of None becomes what is left of the context; a number that does not fit is
         refused, never lowered. A request without a seed gets a random one. ``timeout_s`` counts
-        from the arrival.
+        from the arrival. KV is shared only between requests of one ``tenant`` and ``cache_salt``.
 
         Raises:
             RequestError: ``param`` names the field.
@@ -127,6 +137,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise _refused("sampling_params", "SamplingParams", params)
         _check_urgency(priority, timeout_s)
+        _check_salt(cache_salt)
         for name in _ID_FIELDS:
             self._check_ids(name, tuple(getattr(params, name) or ()))
         ids = self.tokenize(prompt)
@@ -144,15 +155,37 @@ class InputProcessor:
             sampling_params=replace(params, max_tokens=max_tokens, seed=seed),
             eos_token_ids=frozenset() if params.ignore_eos else self.limits.eos_token_ids,
             arrival_s=arrival_s,
-            constraints=self._constraints(params),
+            constraints=self._constraints(params, max_tokens),
             priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
             deadline_s=None if timeout_s is None else arrival_s + timeout_s,
         )
 
-    def _constraints(self, params: SamplingParams) -> Constraints:
-        if not params.bad_words:
+    def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
+        if not params.bad_words and params.structured_outputs is None:
             return NO_CONSTRAINTS
-        return Constraints(bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))))
+        return Constraints(
+            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))),
+            grammar=self._grammar(params, max_tokens),
+        )
+
+    def _grammar(self, params: SamplingParams, max_tokens: int) -> Grammar | None:
+        if params.structured_outputs is None:
+            return None
+        if self.grammars is None:
+            raise _refused("structured_outputs", "none, this engine has no grammars", "some")
+        if params.ignore_eos:
+            raise _refused("ignore_eos", "false where a grammar says when the text ends", True)
+        grammar = self.grammars.compile(params.structured_outputs)
+        if grammar.shortest > max_tokens:
+            raise RequestError(
+                f"[request] max_tokens: structured_outputs needs at least {grammar.shortest} "
+                f"tokens, got max_tokens={max_tokens}; raise max_tokens",
+                param="max_tokens",
+                code="invalid_value",
+            )
+        return grammar
 
     def _bad_words(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """Return the ids of each word as it begins a text and as it follows a space."""
@@ -204,6 +237,14 @@ def _check_urgency(priority: Any, timeout_s: Any) -> None:
     is_number = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool)
     if not is_number or not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise _refused("timeout_s", f"seconds above 0 up to {MAX_TIMEOUT_S}, or none", timeout_s)
+
+
+def _check_salt(cache_salt: Any) -> None:
+    if cache_salt is None:
+        return
+    is_salt = isinstance(cache_salt, str) and 1 <= len(cache_salt) <= MAX_SALT_CHARS
+    if not is_salt or not cache_salt.isprintable():
+        raise _refused("cache_salt", f"1 to {MAX_SALT_CHARS} printable characters", cache_salt)
 
 
 def _check_messages(messages: Any) -> None:

@@ -59,6 +59,8 @@ class LLMEngine:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        tenant: str = "",
+        cache_salt: str | None = None,
     ) -> EngineCoreRequest:
         """Return a checked request for ``add``.
 
@@ -68,6 +70,8 @@ class LLMEngine:
             params: how to sample.
             priority: the lower, the sooner.
             timeout_s: seconds from now after which the request is aborted, waiting included.
+            tenant: whose KV it may share; never from the text of a request.
+            cache_salt: shares KV only with requests of the same salt.
 
         Raises:
             RequestError: the request cannot be served.
@@ -79,6 +83,8 @@ class LLMEngine:
             self.core.clock(),
             priority=priority,
             timeout_s=timeout_s,
+            tenant=tenant,
+            cache_salt=cache_salt,
         )
 
     def check_admissible(self, requests: Sequence[EngineCoreRequest]) -> None:

@@ -94,9 +94,8 @@ class _Group:
     metrics: RequestMetrics
     open_ids: dict[str, None]
     done: dict[int, CompletionOutput] = field(default_factory=dict)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
-    prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
-    has_prompt_logprobs: bool = False
 
 
 @dataclass(slots=True)
@@ -266,7 +265,7 @@ class OutputProcessor:
                 completions.append(self._end(state, "abort", None))
             if not group.is_stream:
                 completions = [completion for _, completion in sorted(group.done.items())]
-            outputs.append(_output(group, completions))
+            outputs.append(self._output(group, completions))
         return outputs
 
     def _take(
@@ -281,8 +280,9 @@ class OutputProcessor:
                 metrics.first_token_s = now_s
         if metrics.scheduled_s is None:
             metrics.scheduled_s = core_output.scheduled_s
+            metrics.num_cached_tokens = core_output.num_cached_tokens
         if core_output.prompt_logprobs is not None:
-            self._keep_prompt_logprobs(state.group, core_output.prompt_logprobs)
+            state.group.prompt_logprobs = core_output.prompt_logprobs
         is_cut = not state.request.sampling_params.include_stop_str_in_output
         for index, token_id in enumerate(core_output.new_token_ids):
             is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
@@ -301,7 +301,7 @@ class OutputProcessor:
         if reason is not None:
             return self._finish(state, reason, stop_reason, core_output.error)
         if state.group.is_stream and state.text:
-            return _output(state.group, [self._completion(state, None, None)])
+            return self._output(state.group, [self._completion(state, None, None)])
         return None
 
     def _finish(
@@ -316,10 +316,10 @@ class OutputProcessor:
         group.error = group.error or error
         completion = self._end(state, reason, stop_reason)
         if group.is_stream:
-            return _output(group, [completion])
+            return self._output(group, [completion])
         if group.open_ids:
             return None
-        return _output(group, [completion for _, completion in sorted(group.done.items())])
+        return self._output(group, [completion for _, completion in sorted(group.done.items())])
 
     def _end(
         self, state: _State, reason: FinishReason, stop_reason: int | str | None
@@ -353,11 +353,25 @@ class OutputProcessor:
             else None,
         )
 
-    def _keep_prompt_logprobs(self, group: _Group, found: tuple[TokenLogprobs, ...]) -> None:
-        """Keep the prompt's log probabilities for the next output; all answers have the same."""
-        if not group.has_prompt_logprobs:
-            group.has_prompt_logprobs = True
-            group.prompt_logprobs = (None, *map(self._position, found))
+    def _output(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
+        request = group.request
+        grammar = request.constraints.grammar
+        return RequestOutput(
+            request_id=request.request_id,
+            prompt=request.prompt,
+            prompt_token_ids=request.prompt_token_ids,
+            outputs=completions,
+            prompt_logprobs=self._prompt_positions(group),
+            finished=not group.open_ids,
+            metrics=group.metrics,
+            error=group.error,
+            warnings=() if grammar is None else grammar.warnings,
+        )
+
+    def _prompt_positions(self, group: _Group) -> tuple[PositionLogprobs | None, ...] | None:
+        """Return the prompt's log probabilities once, with the first output after they came."""
+        found, group.prompt_logprobs = group.prompt_logprobs, None
+        return None if found is None else (None, *map(self._position, found))
 
     def _position(self, logprobs: TokenLogprobs) -> PositionLogprobs:
         return PositionLogprobs(
@@ -370,18 +384,3 @@ class OutputProcessor:
         token_bytes = self.tokenizer.token_bytes(token_id)
         text = token_bytes.decode("utf-8", "replace")
         return Logprob(token_id=token_id, logprob=logprob, text=text, token_bytes=token_bytes)
-
-
-def _output(group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
-    request = group.request
-    prompt_logprobs, group.prompt_logprobs = group.prompt_logprobs, None
-    return RequestOutput(
-        request_id=request.request_id,
-        prompt=request.prompt,
-        prompt_token_ids=request.prompt_token_ids,
-        outputs=completions,
-        prompt_logprobs=prompt_logprobs,
-        finished=not group.open_ids,
-        metrics=group.metrics,
-        error=group.error,
-    )

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pyvt.messages import EngineCoreOutput, SchedulerOutput
+from pyvt.messages import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from pyvt.scheduler import SchedulerStats
 
 
@@ -27,13 +27,39 @@ class StepStats:
 
 @dataclass(slots=True)
 class EngineStats:
-    """Sums since the start; ``last_step`` is None before the first step."""
+    """Sums since the start; ``last_step`` is None before the first step.
+
+    Attributes of speculative decoding are vLLM's metrics: drafts are requests of a step with
+    drafted tokens, and ``spec_decode_num_accepted_tokens_per_pos`` counts by place in the draft.
+    """
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
     num_generation_tokens: int = 0
     num_finished: Counter[str] = field(default_factory=Counter)
+    spec_decode_num_drafts: int = 0
+    spec_decode_num_draft_tokens: int = 0
+    spec_decode_num_accepted_tokens: int = 0
+    spec_decode_num_accepted_tokens_per_pos: Counter[int] = field(default_factory=Counter)
     last_step: StepStats | None = None
+
+    @property
+    def spec_decode_acceptance_rate(self) -> float | None:
+        """Share of the drafted tokens that were right, None without any."""
+        if not self.spec_decode_num_draft_tokens:
+            return None
+        return self.spec_decode_num_accepted_tokens / self.spec_decode_num_draft_tokens
+
+    def record_drafts(self, scheduled: SchedulerOutput, answer: ModelRunnerOutput) -> None:
+        """Count the drafts of a step; a request that failed is left out."""
+        for request_id, drafts in scheduled.draft_token_ids.items():
+            tokens = answer.sampled_token_ids.get(request_id)
+            if tokens is None:
+                continue
+            self.spec_decode_num_drafts += 1
+            self.spec_decode_num_draft_tokens += len(drafts)
+            self.spec_decode_num_accepted_tokens += len(tokens) - 1
+            self.spec_decode_num_accepted_tokens_per_pos.update(range(len(tokens) - 1))
 
     def record_step(
         self,

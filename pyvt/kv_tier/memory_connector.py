@@ -1,13 +1,16 @@
 """MemoryConnector: a store in the memory of the process, for tests and as an example.
 
-Whole blocks are stored under (name, group) after the step that published them; a load copies them
-back. ``failing`` makes loads of names fail, ``is_async`` lets requests wait for their loads.
+Whole blocks of groups that keep KV of tokens are stored under (name, group) when their request has
+ended; a load copies them back. ``failing`` makes loads of names fail, ``is_async`` lets requests
+wait for their loads.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pyvt.config.cache import FULL_GROUP, CacheGroup
 from pyvt.kv_tier.connector import BlockAccess, ConnectorRequest, KVEvent
+from pyvt.mathutil import cdiv
 from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 
 Key = tuple[bytes, int]
@@ -45,7 +48,7 @@ class MemoryConnector:
         self,
         block_size: int,
         *,
-        num_groups: int = 1,
+        groups: Sequence[CacheGroup] = (FULL_GROUP,),
         store: dict[Key, bytes] | None = None,
         is_async: bool = False,
     ) -> None:
@@ -56,7 +59,7 @@ class MemoryConnector:
         self.num_loaded = 0
         self.num_failed = 0
         self._block_size = block_size
-        self._groups = range(num_groups)
+        self._groups = tuple(groups)
         self._blocks: BlockAccess | None = None
         self._first_block: dict[str, int] = {}
         self._next = Meta()
@@ -67,18 +70,26 @@ class MemoryConnector:
     def get_num_new_matched_tokens(
         self, request: ConnectorRequest, num_computed: int
     ) -> tuple[int | None, bool]:
-        """Count the blocks that all groups have stored, one after the other."""
+        """Return the longest start behind the computed one that every group has stored.
+
+        A group with a window needs the blocks that the first query after the start sees.
+        """
         if self.is_busy():
             return None, False
         first = self._first_block[request.request_id] = num_computed // self._block_size
-        count = 0
-        for block_hash in request.block_hashes[
-            first : (request.num_tokens - 1) // self._block_size
-        ]:
-            if any((block_hash, group) not in self.store for group in self._groups):
-                break
-            count += 1
-        return count * self._block_size, self.is_async and count > 0
+        last = min((request.num_tokens - 1) // self._block_size, len(request.block_hashes))
+        while last > first and not self._has_all(request.block_hashes, first, last):
+            last -= 1
+        return (last - first) * self._block_size, self.is_async and last > first
+
+    def _has_all(self, hashes: Sequence[bytes], first: int, last: int) -> bool:
+        for g, group in enumerate(self._groups):
+            begin = first
+            if group.kind == "sliding":
+                begin = max(first, last - cdiv(group.window - 1, self._block_size))
+            if any((block_hash, g) not in self.store for block_hash in hashes[begin:last]):
+                return False
+        return True
 
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
@@ -86,7 +97,7 @@ class MemoryConnector:
         """Order the loads of a request that starts."""
         first = self._first_block.pop(request.request_id)
         for index in range(first, first + num_external // self._block_size):
-            for group in self._groups:
+            for group in range(len(self._groups)):
                 if blocks[group][index]:
                     key = (request.block_hashes[index], group)
                     self._next.loads.append(Move(request.request_id, key, blocks[group][index]))
@@ -100,7 +111,7 @@ class MemoryConnector:
         """Order the stores of a request's full blocks; they are held until that is done."""
         self._first_block.pop(request.request_id, None)
         num_before = len(self._next.saves)
-        for group in self._groups:
+        for group in range(len(self._groups)):
             for block_hash, block_id in zip(request.block_hashes, blocks[group], strict=False):
                 if block_id and (block_hash, group) not in self.store:
                     self._next.saves.append(Move(request.request_id, (block_hash, group), block_id))
@@ -155,7 +166,7 @@ class MemoryConnector:
         sent, self._sent = frozenset(self._sent), set()
         invalid = tuple(
             frozenset(b for _, failures in ended for b in failures.get(group, ()))
-            for group in self._groups
+            for group in range(len(self._groups))
         )
         return TransferResults(
             sent=sent,

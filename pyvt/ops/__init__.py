@@ -27,6 +27,7 @@ from pyvt.ops.sampling import (
     argmax,
     count_nonfinite,
     random_sample,
+    rejection_sample,
 )
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "quant_linear",
     "quantize_q8_rows",
     "random_sample",
+    "rejection_sample",
     "relu",
     "reshape_and_cache",
     "rms_norm",

@@ -1,7 +1,8 @@
-"""From logits to token ids: temperature, min-p, top-k, top-p, the greedy choice and the draw.
+"""From logits to token ids: temperature, min-p, top-k, top-p, the choice, and drafts verified.
 
-Dims: R rows, V vocabulary size. Parameters are arrays ``[R]``, one value a row; a row whose
-parameter is off keeps its bits. Every ``out`` of logits may be ``logits``.
+Dims: R rows, V vocabulary size; for drafts R requests, M rows, K drafts at most. Parameters are
+arrays ``[R]``, one value a row; a row whose parameter is off keeps its bits. Every ``out`` of
+logits may be ``logits``.
 
 The sampler applies these ops and those of ``penalties`` in this order: allowed ids, banned ids (so
 minimum lengths) and token mask; logit bias; penalties; then the greedy rows are chosen with
@@ -27,6 +28,7 @@ APPLY_MIN_P = declare("apply_min_p")
 APPLY_TOP_K_TOP_P = declare("apply_top_k_top_p")
 ARGMAX = declare("argmax")
 RANDOM_SAMPLE = declare("random_sample")
+REJECTION_SAMPLE = declare("rejection_sample", num_outputs=2)
 
 NO_TOKEN = -1
 # A row with a lower temperature is greedy: dividing by it could overflow.
@@ -296,6 +298,72 @@ def _random_sample(out: Array, logits: Array, seeds: Array, positions: Array) ->
         np.negative(waits, out=waits)
         np.log(waits, out=waits)
         out[r] = ids[np.argmax(row[ids] - waits)]
+
+
+def rejection_sample(
+    token_ids: Array,
+    draft_ids: Array,
+    cu_num_drafts: Array,
+    *,
+    out: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
+    """Keep the drafts that equal the tokens chosen in their place, and the token behind them.
+
+    A request with k drafts has k + 1 rows of logits; row i stands behind i drafts. Where ``a`` is
+    the number of first drafts with ``draft = token`` in their rows, its result is these drafts and
+    the token of row ``a``: what it would have generated without drafts, since the tokens of the
+    rows were chosen by ``argmax`` or ``random_sample``, and a draw depends on seed and position
+    alone. A draft is kept with the probability that its row gives it.
+
+    Args:
+        token_ids: ``[M]`` i64, M = R + all drafts; the tokens of the rows, ``NO_TOKEN`` allowed.
+        draft_ids: ``[M − R]`` i64.
+        cu_num_drafts: ``[R + 1]`` i64, prefix sums of the drafts of each request.
+        out: the two results; none shares memory with the inputs.
+
+    Returns:
+        ``(out [R, K + 1] i64, num_tokens [R] i64)``; ``NO_TOKEN`` behind the last token of a row.
+
+    Raises:
+        ShapeError: also where the sums do not start at 0, fall or end elsewhere than at M − R.
+        DTypeError.
+
+    Source: Leviathan et al. 2022, arXiv:2211.17192, for drafts that are certain; vLLM
+    ``RejectionSampler``.
+    """
+    check = Check("rejection_sample")
+    check.tensor("token_ids", token_ids, "M", (I64,))
+    check.tensor("draft_ids", draft_ids, "D", (I64,))
+    check.tensor("cu_num_drafts", cu_num_drafts, "Rp", (I64,))
+    num_reqs, num_drafts = len(cu_num_drafts) - 1, np.diff(cu_num_drafts)
+    is_sum = num_reqs >= 0 and cu_num_drafts[0] == 0 and cu_num_drafts[-1] == len(draft_ids)
+    if not is_sum or (num_drafts < 0).any():
+        raise check.fail("cu_num_drafts", f"sums from 0 to D={len(draft_ids)}", cu_num_drafts)
+    if len(token_ids) != num_reqs + len(draft_ids):
+        expected = f"M={num_reqs + len(draft_ids)}, a row for each draft and each request"
+        raise check.fail("token_ids", expected, len(token_ids))
+    kept, num_tokens = out or (None, None)
+    width = 1 + int(num_drafts.max(initial=0))
+    out = (
+        check.output(kept, (num_reqs, width), np.int64, "out[0]"),
+        check.output(num_tokens, (num_reqs,), np.int64, "out[1]"),
+    )
+    REJECTION_SAMPLE(*out, token_ids, draft_ids, cu_num_drafts)
+    return out
+
+
+@REJECTION_SAMPLE.reference
+def _rejection_sample(
+    out: Array, num_tokens: Array, token_ids: Array, draft_ids: Array, cu_num_drafts: Array
+) -> None:
+    out[...] = NO_TOKEN
+    for r in range(len(num_tokens)):
+        start, end = cu_num_drafts[r], cu_num_drafts[r + 1]
+        tokens = token_ids[start + r : end + r + 1]
+        is_wrong = tokens[:-1] != draft_ids[start:end]
+        num = 1 + (int(is_wrong.argmax()) if is_wrong.any() else len(is_wrong))
+        out[r, :num] = tokens[:num]
+        num_tokens[r] = num
 
 
 def _check_vocab(check: Check, logits: Array) -> None:

@@ -6,12 +6,14 @@ from pyvt.mathutil import cdiv
 from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
+from pyvt.scheduler.transfers import Transfers
 
 
 class Verdict(Enum):
     """What became of a try to start a request: ``LATER`` does not hold up those behind it."""
 
     STARTED = "started"
+    LOADING = "loading"
     NO_ROOM = "no room"
     LATER = "later"
 
@@ -19,11 +21,16 @@ class Verdict(Enum):
 class Admission:
     """Starts requests for the scheduler: prefix hit, then room, then blocks."""
 
-    __slots__ = ("_hasher", "_manager", "_watermark_blocks")
+    __slots__ = ("_hasher", "_manager", "_transfers", "_watermark_blocks")
 
     def __init__(
-        self, manager: KVCacheManager, hasher: BlockHasher | None, watermark: float
+        self,
+        manager: KVCacheManager,
+        hasher: BlockHasher | None,
+        watermark: float,
+        transfers: Transfers | None = None,
     ) -> None:
+        self._transfers = transfers
         self._manager = manager
         self._hasher = hasher
         self._watermark_blocks = int(watermark * manager.pool.num_blocks)
@@ -66,21 +73,41 @@ class Admission:
         num_hit = self._hit(request)
         if not self._has_room(request, num_hit, num_running):
             return Verdict.NO_ROOM
+        num_external, is_async = 0, False
+        if self._transfers is not None and self._uses_hits(request):
+            found, is_async = self._transfers.match(request, num_hit)
+            if found is None:
+                return Verdict.LATER
+            num_external = found
         blocks = self._manager.start(
             request.request_id, request.block_hashes, num_hit, request.num_tokens
         )
         if blocks is None:
             return Verdict.NO_ROOM
+        if num_external and not self._manager.cover(blocks, num_hit + num_external):
+            self._manager.free(request.request_id)
+            return Verdict.NO_ROOM
         request.blocks = blocks
-        request.num_computed_tokens = num_hit
-        if request.num_cached_tokens < 0:
-            request.num_cached_tokens = num_hit
-            if self._hasher is not None:
-                stats = self._manager.prefix_stats
-                stats.num_queries += 1
-                stats.num_query_tokens += request.num_prompt_tokens
-                stats.num_hit_tokens += num_hit
-        return Verdict.STARTED
+        request.num_computed_tokens = num_hit + num_external
+        self._count(request, num_hit, num_external)
+        if self._transfers is not None:
+            self._transfers.start(request, num_external, is_async=is_async)
+        return Verdict.LOADING if is_async else Verdict.STARTED
+
+    def _count(self, request: Request, num_hit: int, num_external: int) -> None:
+        """Count the hit of a request's first start."""
+        if request.num_cached_tokens >= 0:
+            return
+        request.num_cached_tokens = num_hit + num_external
+        if self._hasher is not None:
+            stats = self._manager.prefix_stats
+            stats.num_queries += 1
+            stats.num_query_tokens += request.num_prompt_tokens
+            stats.num_hit_tokens += num_hit
+
+    def _uses_hits(self, request: Request) -> bool:
+        """Return whether KV that is there can stand for tokens: not where all logits are needed."""
+        return self._hasher is not None and request.core.sampling_params.prompt_logprobs is None
 
     def _hit(self, request: Request) -> int:
         """Return the tokens at the start of a request whose KV is there."""
@@ -89,8 +116,8 @@ class Admission:
         size = self._manager.block_size
         if len(request.block_hashes) < request.num_tokens // size:
             self.name_blocks(request, request.num_tokens // size)
-        if request.core.sampling_params.prompt_logprobs is not None:
-            return 0  # every position's logits are needed
+        if not self._uses_hits(request):
+            return 0
         return self._manager.find_prefix(request.block_hashes, request.num_tokens - 1)
 
     def _has_room(self, request: Request, num_hit: int, num_running: int) -> bool:

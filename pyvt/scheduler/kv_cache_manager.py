@@ -159,6 +159,7 @@ class KVCacheManager:
             found = self.lookup.blocks(g, hashes, num_hit_blocks)
             self.pool.retain(found)
             blocks.tables[g].extend(found)
+            blocks.num_dropped[g] = found.count(NULL_BLOCK)
         blocks.num_published = num_hit_blocks
         if self._extend(blocks, num_tokens, full_only=True) is None:
             for table in blocks.tables:
@@ -167,6 +168,19 @@ class KVCacheManager:
         self._start_states(blocks, hashes, num_hit)
         self.holders[request_id] = blocks
         return blocks
+
+    def cover(self, blocks: RequestBlocks, num_tokens: int) -> bool:
+        """Give a request blocks for tokens that will be loaded; False where they are too few.
+
+        A sliding group gets those that the first query after them sees.
+        """
+        num_blocks = num_tokens // self.block_size
+        for g, group in enumerate(self.groups):
+            if group.kind == "sliding":
+                first = max(0, num_blocks - cdiv(group.window - 1, self.block_size))
+                blocks.tables[g].extend([NULL_BLOCK] * (first - len(blocks.tables[g])))
+                self._drop_before(blocks, g, first)
+        return self._extend(blocks, num_tokens) is not None
 
     def fork(self, parent: RequestBlocks, request_id: str, num_tokens: int) -> RequestBlocks:
         """Share the blocks of a request's first ``num_tokens`` tokens with another request.
@@ -359,14 +373,17 @@ class KVCacheManager:
     def _drop_passed(self, blocks: RequestBlocks, num_computed: int) -> None:
         """Give back the blocks that no later token of a sliding group sees."""
         for g, group in enumerate(self.groups):
-            if group.kind != "sliding":
-                continue
-            table, first = blocks.tables[g], blocks.num_dropped[g]
-            last = min(max(0, num_computed - group.window + 1) // self.block_size, len(table))
-            if last > first:
-                self.pool.release(reversed(table[first:last]))
-                table[first:last] = [NULL_BLOCK] * (last - first)
-                blocks.num_dropped[g] = last
+            if group.kind == "sliding":
+                first_seen = max(0, num_computed - group.window + 1)
+                self._drop_before(blocks, g, first_seen // self.block_size)
+
+    def _drop_before(self, blocks: RequestBlocks, group: int, index: int) -> None:
+        table, first = blocks.tables[group], blocks.num_dropped[group]
+        last = min(index, len(table))
+        if last > first:
+            self.pool.release(reversed(table[first:last]))
+            table[first:last] = [NULL_BLOCK] * (last - first)
+            blocks.num_dropped[group] = last
 
     def _copy_shared(self, blocks: RequestBlocks, num_computed: int) -> bool:
         """Replace the block that is written next by a copy where it has another owner."""

@@ -114,11 +114,13 @@ class Request:
         """Add a sampled token; return (finish reason, stop token id) when it ends the request.
 
         A token of ``eos_token_ids`` has the stop reason None. Before ``min_tokens`` no token ends
-        the text. A token that both ends the text and is the last allowed one reads ``stop``.
+        the text, unless a grammar says that it is complete. A token that both ends the text and is
+        the last allowed one reads ``stop``.
         """
         self.token_ids.append(token_id)
         num_output = len(self.token_ids) - self.num_prompt_tokens
-        if token_id in self._ending_ids and num_output >= self._min_tokens:
+        has_grammar = self.core.constraints.grammar is not None
+        if token_id in self._ending_ids and (num_output >= self._min_tokens or has_grammar):
             return "stop", None if token_id in self.core.eos_token_ids else token_id
         if num_output == self._max_tokens:
             return "length", None

@@ -12,10 +12,11 @@ ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyvt.config import SchedulerConfig
 from pyvt.errors import RequestError
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.messages import (
     EngineCoreOutput,
     EngineCoreRequest,
@@ -29,6 +30,7 @@ from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
 from pyvt.scheduler.request_queue import RequestQueue
 from pyvt.scheduler.step import StepPlan
+from pyvt.scheduler.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class Scheduler:
         *,
         hasher: BlockHasher | None = None,
         watermark: float = 0.0,
+        connector: KVConnector | None = None,
     ) -> None:
         """Make a scheduler without requests.
 
@@ -78,12 +81,14 @@ class Scheduler:
             kv_cache_manager: who has the blocks.
             hasher: names blocks for the prefix cache; None turns the cache off.
             watermark: share of the blocks that stay free when a request starts beside others.
+            connector: loads and stores KV beyond the pool; it needs ``hasher``.
         """
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.hasher = hasher
         self._is_by_priority = config.policy == "priority"
-        self._admission = Admission(kv_cache_manager, hasher, watermark)
+        self.transfers = None if connector is None else Transfers(connector, kv_cache_manager)
+        self._admission = Admission(kv_cache_manager, hasher, watermark, self.transfers)
         self._requests: dict[str, Request] = {}
         self._waiting = RequestQueue()
         self._running = RequestQueue()
@@ -95,6 +100,11 @@ class Scheduler:
     def num_unfinished_requests(self) -> int:
         """Requests that wait or run."""
         return len(self._requests)
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether a KV connector has not reported the end of a transfer."""
+        return self.transfers is not None and self.transfers.is_pending
 
     @property
     def unfinished_request_ids(self) -> tuple[str, ...]:
@@ -159,7 +169,8 @@ class Scheduler:
             request = self._requests.get(request_id)
             if request is None:
                 continue
-            self._queue_of(request).remove(request)
+            if request.status is not RequestStatus.LOADING:
+                self._queue_of(request).remove(request)
             self._finish(request)
             aborted.append(request_id)
         return aborted
@@ -189,11 +200,14 @@ class Scheduler:
             new_requests=tuple(step.new.values()),
             cached_requests=tuple(step.cached.values()),
             num_scheduled_tokens=step.granted,
+            draft_token_ids=step.drafts,
             total_num_scheduled_tokens=self.config.max_num_batched_tokens - step.budget,
             finished_request_ids=frozenset(self._forgotten),
             block_copies=self.kv_cache_manager.take_copies(),
         )
         self._forgotten.clear()
+        if self.transfers is not None:
+            output = replace(output, transfers=self.transfers.meta(output))
         return output
 
     def update_from_output(
@@ -205,10 +219,15 @@ class Scheduler:
             One output for each request that got tokens or ended, in the order of the rows.
         """
         self.kv_cache_manager.confirm_copies()
+        failed = self._take_transfers(answer) if self.transfers is not None else ()
         outputs = []
         for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
+            if request_id in failed:
+                continue  # its tokens were computed from KV that is not there
             request = self._requests[request_id]
-            request.num_computed_tokens += num_tokens
+            num_drafts = len(scheduled.draft_token_ids.get(request_id, ()))
+            request.num_computed_tokens += num_tokens - num_drafts
+            request.draft_token_ids = answer.draft_token_ids.get(request_id, ())
             output = self._book(request, answer)
             if self.hasher is not None and request_id not in answer.errors:
                 self._publish(request)
@@ -231,11 +250,31 @@ class Scheduler:
         for request in self._running:
             self._preempt(request)
 
+    def rollback_request(self, request_id: str, num_tokens: int) -> int:
+        """Take a running request back to at most ``num_tokens`` computed tokens, in all groups.
+
+        The worker gets it whole again with the next step.
+
+        Returns:
+            The tokens that stay valid; the others are computed again.
+        """
+        request = self._requests[request_id]
+        assert request.blocks is not None, f"{request_id} holds no blocks"
+        num_tokens = min(num_tokens, request.num_computed_tokens, request.num_tokens - 1)
+        valid = self.kv_cache_manager.rollback(request.blocks, request.block_hashes, num_tokens)
+        request.num_computed_tokens = valid
+        if request.is_known_to_worker:
+            self._forgotten.add(request_id)
+        request.is_known_to_worker = False
+        return valid
+
     def check_integrity(self) -> None:
         """Assert what must hold between steps; raises AssertionError."""
         manager = self.kv_cache_manager
         manager.check_integrity()
-        assert len(self._running) <= self.config.max_num_seqs, "more requests run than may"
+        loading = () if self.transfers is None else tuple(self.transfers.loading.values())
+        num_started = len(self._running) + len(loading)
+        assert num_started <= self.config.max_num_seqs, "more requests run than may"
         for request in self._running:
             assert request.status is RequestStatus.RUNNING, f"{request.request_id} does not run"
             assert manager.holders.get(request.request_id) is request.blocks, "blocks are lost"
@@ -248,28 +287,70 @@ class Scheduler:
         for queue in (self._running, self._waiting):
             orders = [request.order for request in queue]
             assert orders == sorted(orders), "a queue is out of order"
-        queued = {r.request_id for r in (*self._running, *self._waiting)}
-        assert queued == self._requests.keys(), "queues and requests differ"
-        assert len(queued) == len(self._running) + len(self._waiting), "a request is queued twice"
-        if not self._running and not manager.pool.num_pinned_blocks:
+        queued = [r.request_id for r in (*self._running, *self._waiting, *loading)]
+        assert set(queued) == self._requests.keys(), "queues and requests differ"
+        assert len(set(queued)) == len(queued), "a request is queued twice"
+        if not num_started and not manager.pool.num_pinned_blocks:
             free, total = manager.pool.num_free_blocks, manager.pool.num_blocks
             assert free == total, f"nothing runs but {total - free} blocks are held"
+
+    @property
+    def _num_started(self) -> int:
+        """Requests that hold blocks."""
+        num_loading = 0 if self.transfers is None else len(self.transfers.loading)
+        return len(self._running) + num_loading
+
+    def _take_transfers(self, answer: ModelRunnerOutput) -> frozenset[str]:
+        """Take what the connector has ended; return the requests whose load failed."""
+        assert self.transfers is not None, "called with a connector only"
+        results = self.transfers.update(answer.transfers)
+        for request in self.transfers.take_loaded(results):
+            self._running.add(request)
+            if self.hasher is not None and request.request_id not in results.failed:
+                self._publish(request)
+        for request_id in results.failed:
+            request_or_none = self._requests.get(request_id)
+            if request_or_none is not None and request_or_none.status is RequestStatus.RUNNING:
+                valid = self.transfers.first_invalid(request_or_none, results)
+                valid = self.rollback_request(request_id, valid)
+                request_or_none.num_cached_tokens = min(request_or_none.num_cached_tokens, valid)
+        return results.failed
 
     def _queue_of(self, request: Request) -> RequestQueue:
         is_running = request.status is RequestStatus.RUNNING
         return self._running if is_running else self._waiting
 
     def _grant_decodes(self, step: StepPlan) -> list[Request]:
-        """Grant each decoding request its token; return the requests in prefill, in order."""
+        """Grant each decoding request its token; return the requests in prefill, in order.
+
+        Drafts are verified where budget and blocks last without taking them from others.
+        """
         prefills = []
+        has_drafts = any(request.draft_token_ids for request in self._running)
+        num_spare = step.budget - sum(r.is_decoding for r in self._running) if has_drafts else 0
         for request in self._running:
             if request.status is not RequestStatus.RUNNING:
                 continue
             if request.is_decoding:
-                self._grant(step, request, 1)
+                drafts = request.draft_token_ids[: max(0, num_spare)]
+                if drafts and self._grant_drafts(step, request, drafts):
+                    num_spare -= len(drafts)
+                else:
+                    self._grant(step, request, 1)
             else:
                 prefills.append(request)
         return prefills
+
+    def _grant_drafts(self, step: StepPlan, request: Request, drafts: tuple[int, ...]) -> bool:
+        """Grant a decoding request its token and drafts; return whether there were blocks."""
+        assert request.blocks is not None, "a request that runs holds blocks"
+        computed, num_tokens = request.num_computed_tokens, 1 + len(drafts)
+        new_ids = self.kv_cache_manager.grow(request.blocks, computed, computed + num_tokens)
+        if new_ids is None:
+            return False
+        step.grant(request, num_tokens, new_ids)
+        step.drafts[request.request_id] = drafts
+        return True
 
     def _chunk(self, request: Request) -> int:
         """Return the tokens of a prefill that a step may take; it ends where a snapshot is due."""
@@ -305,8 +386,8 @@ class Scheduler:
             return
         first = self._waiting[0]
         while self._running and self._running[-1].order[0] > first.order[0]:
-            has_row = len(self._running) < self.config.max_num_seqs
-            if has_row and self._admission.has_room(first, len(self._running)):
+            has_row = self._num_started < self.config.max_num_seqs
+            if has_row and self._admission.has_room(first, self._num_started):
                 return
             self._preempt(self._running[-1])
 
@@ -320,19 +401,22 @@ class Scheduler:
         while (
             index < len(self._waiting)
             and step.budget > 0
-            and len(self._running) < self.config.max_num_seqs
+            and self._num_started < self.config.max_num_seqs
         ):
             request = self._waiting[index]
             if before is not None and request.order > before.order:
                 return
             parent = self._requests.get(request.core.fork_of or "")
-            verdict = self._admission.start(request, parent, len(self._running))
+            verdict = self._admission.start(request, parent, self._num_started)
             if verdict is Verdict.LATER:
                 index += 1
                 continue
             if verdict is Verdict.NO_ROOM:
                 return
             self._waiting.remove(request)
+            if verdict is Verdict.LOADING:
+                request.status = RequestStatus.LOADING
+                continue
             request.status = RequestStatus.RUNNING
             self._running.add(request)
             self._grant(step, request, self._chunk(request))
@@ -343,8 +427,10 @@ class Scheduler:
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         request.blocks = None
+        request.draft_token_ids = ()
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
+        request.draft_token_ids = ()
         request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
         self._waiting.add(request)
@@ -374,6 +460,8 @@ class Scheduler:
             if end is not None:
                 kept = token_ids[: index + 1]
                 break
+        # The KV of drafts that were right is valid; that of the last token is not written.
+        request.num_computed_tokens += len(kept) - 1
         reason, stop_reason = end or (None, None)
         return EngineCoreOutput(
             request_id=request_id,
@@ -399,6 +487,8 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """Forget a request that is in no queue any more."""
         request.status = RequestStatus.FINISHED
+        if self.transfers is not None:
+            self.transfers.finish(request)
         self.kv_cache_manager.free(request.request_id)
         request.blocks = None
         if request.is_known_to_worker:

@@ -16,7 +16,13 @@ from typing import Any
 
 import pyvt
 from pyvt import envs, ops
-from pyvt.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig
+from pyvt.config import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+)
 from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.sampling_params import SamplingParams
@@ -27,7 +33,14 @@ from pyvt.testing.docs_parity import parity_rows, parity_sections, status_rows
 from pyvt.testing.op_cases import FAMILIES, OpCase
 
 NOTE = "<!-- Written by `python -m pyvt.testing.docs`; do not edit. -->\n"
-SETTINGS = (EngineConfig, CacheConfig, SchedulerConfig, DeviceConfig, SamplingParams)
+SETTINGS = (
+    EngineConfig,
+    CacheConfig,
+    SchedulerConfig,
+    DeviceConfig,
+    SpeculativeConfig,
+    SamplingParams,
+)
 _OPS_HEADER = ("op", "what", "dtypes", "composite of", "cases", "goldens", "origin of the goldens")
 
 

@@ -146,10 +146,42 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
+        "bounds of waiting; random traffic",
+        command="pytest tests/scheduler",
+        label="PASS",
+    ),
+    Capability(
+        name="Answers do not depend on batch, chunks, preemption, prefix cache or KV blocks; KV in "
+        "f32, bf16, f16 and fp8",
+        command="pytest tests/engine/test_same_tokens.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
+        command="pytest tests/structured tests/engine/test_structured_outputs.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Speculative decoding by prompt lookup: the same tokens as without",
+        command="pytest tests/spec_decode tests/engine/test_speculative.py",
+        label="PASS",
+    ),
+    Capability(
         name="Engine thread and AsyncLLM: one end for every request, cancellation, deadlines, "
         "shutdown; n answers",
         command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
         "tests/engine/test_llm_engine.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt batch`: a file of requests, resumable",
+        command="pytest tests/cli/test_batch.py",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt bench latency` and `throughput`: closed and open loops, two data sets",
+        command="pytest tests/testing/test_serving_load.py tests/cli/test_bench_serving.py",
         label="PASS",
     ),
     Capability(

@@ -1,10 +1,12 @@
 """Stand-ins for tests that need no model and no files: a runner, a clock, a tokenizer."""
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.tokenizer.base import RenderedPrompt
@@ -40,6 +42,7 @@ class _Row:
     num_prompt_tokens: int
     block_ids: tuple[list[int], ...]
     seed: int
+    max_tokens: int
     top: int | None
 
 
@@ -59,7 +62,10 @@ class FakeModelRunner:
         groups: the cache groups.
         forced: tokens to return instead, by request id; one after another, then hashes again.
         failing: request ids whose row is answered with an error.
+        num_drafts: tokens that are drafted for each request; the last of them is always wrong,
+            the first in every other step.
         before_step: called with each step before it runs; may raise.
+        connector: loads and stores its blocks.
         steps: every step that was run.
     """
 
@@ -69,7 +75,9 @@ class FakeModelRunner:
     groups: Sequence[CacheGroup] = (FULL_GROUP,)
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
     failing: frozenset[str] = frozenset()
+    num_drafts: int = 0
     before_step: Callable[[SchedulerOutput], None] | None = None
+    connector: KVConnector | None = None
     steps: list[SchedulerOutput] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -80,29 +88,59 @@ class FakeModelRunner:
         if self.before_step is not None:
             self.before_step(output)
         self.steps.append(output)
+        if self.connector is not None:
+            self.connector.start_load_kv(output.transfers)
         starts = self._update_rows(output)
         assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
         for copy in output.block_copies:
             self._copy(*copy)
         for request_id, start in starts.items():
-            self._write(self._rows[request_id], start, output.num_scheduled_tokens[request_id])
+            row, num_tokens = self._rows[request_id], output.num_scheduled_tokens[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
+            tokens = (row.token_ids + list(drafts))[start : start + num_tokens]
+            assert len(tokens) == num_tokens, f"{request_id}: more granted than is known"
+            self._write(row, start, tokens)
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
         for request_id, start in starts.items():
             row = self._rows[request_id]
+            drafts = output.draft_token_ids.get(request_id, ())
             end = start + output.num_scheduled_tokens[request_id]
-            assert end <= len(row.token_ids), f"{request_id}: more granted than is known"
+            assert not drafts or end == len(row.token_ids) + len(drafts), "drafts mid-prompt"
             if request_id in self.failing:
                 errors[request_id] = "logits are not finite"
-            elif end == len(row.token_ids):
-                token_id = self._sample(request_id, row)
-                row.token_ids.append(token_id)
-                sampled[request_id] = (token_id,)
+            elif end == len(row.token_ids) + len(drafts):
+                sampled[request_id] = self._verify(request_id, row, drafts)
                 if row.top is not None:
-                    logprobs[request_id] = (_fake_logprobs(token_id, row.top),)
-        return ModelRunnerOutput(sampled_token_ids=sampled, logprobs=logprobs, errors=errors)
+                    logprobs[request_id] = tuple(
+                        _fake_logprobs(token_id, row.top) for token_id in sampled[request_id]
+                    )
+        results = None if self.connector is None else self.connector.get_transfer_results()
+        return ModelRunnerOutput(
+            sampled_token_ids=sampled,
+            draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
+            logprobs=logprobs,
+            errors=errors,
+            transfers=results,
+        )
+
+    def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
+        """Return the tokens of blocks as bytes."""
+        size = self.block_size
+        slots = [
+            [self._slots.get((group, b * size + i), -1) for i in range(size)] for b in block_ids
+        ]
+        return [memoryview(struct.pack(f"<{size}q", *tokens)) for tokens in slots]
+
+    def import_(
+        self, group: int, block_ids: Sequence[int], views: Sequence[memoryview | bytes]
+    ) -> None:
+        """Fill blocks with the tokens of ``export``."""
+        for block_id, view in zip(block_ids, views, strict=True):
+            for i, token_id in enumerate(struct.unpack(f"<{self.block_size}q", view)):
+                self._slots[group, block_id * self.block_size + i] = token_id
 
     @property
     def known_request_ids(self) -> frozenset[str]:
@@ -134,8 +172,7 @@ class FakeModelRunner:
             value = self._slots.get((group, src * self.block_size + offset), -1)
             self._slots[group, dst * self.block_size + offset] = value
 
-    def _write(self, row: _Row, start: int, num_tokens: int) -> None:
-        tokens = row.token_ids[start : start + num_tokens]
+    def _write(self, row: _Row, start: int, tokens: Sequence[int]) -> None:
         for g, group in enumerate(self.groups):
             if group.kind == "state":
                 key = (g, row.block_ids[g][0])
@@ -148,6 +185,28 @@ class FakeModelRunner:
         block_id = row.block_ids[group][position // self.block_size]
         assert 1 <= block_id <= self.num_blocks, f"block {block_id} does not exist"
         return block_id * self.block_size + position % self.block_size
+
+    def _verify(self, request_id: str, row: _Row, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Append the drafts that are right and the token behind them; return these."""
+        tokens: list[int] = []
+        for draft in (*drafts, None):
+            tokens.append(self._sample(request_id, row))
+            row.token_ids.append(tokens[-1])
+            if tokens[-1] != draft:
+                break
+        return tuple(tokens)
+
+    def _drafts(self, row: _Row) -> tuple[int, ...]:
+        """Return what will follow, with mistakes: at the end, and first in every other row."""
+        num_left = row.max_tokens - (len(row.token_ids) - row.num_prompt_tokens) - 1
+        drafts: list[int] = []
+        for _ in range(min(self.num_drafts, num_left)):
+            ahead = [*row.token_ids, *drafts]
+            drafts.append(fake_next_token(ahead, row.seed, self.vocab_size))
+        if drafts:
+            drafts[-1] += 1
+            drafts[0] += len(row.token_ids) % 2
+        return tuple(drafts)
 
     def _sample(self, request_id: str, row: _Row) -> int:
         num_generated = len(row.token_ids) - row.num_prompt_tokens
@@ -162,7 +221,7 @@ class FakeModelRunner:
                 continue
             first = max(0, len(row.token_ids) - group.window) if group.window else 0
             for position in range(first, len(row.token_ids)):
-                token_id = self._slots[g, self._slot(row, g, position)]
+                token_id = self._slots.get((g, self._slot(row, g, position)), -1)
                 if token_id != row.token_ids[position]:
                     read[position] = -2 - token_id
         return fake_next_token(read, row.seed, self.vocab_size)
@@ -174,6 +233,7 @@ def _row(new: NewRequestData) -> _Row:
         num_prompt_tokens=len(new.prompt_token_ids),
         block_ids=tuple(list(table) for table in new.block_ids),
         seed=new.sampling_params.seed or 0,
+        max_tokens=new.sampling_params.max_tokens or 0,
         top=new.sampling_params.logprobs,
     )
 

@@ -98,6 +98,11 @@ class ChatTemplate:
         """The names of the templates."""
         return tuple(self._templates)
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The templates' own texts by name."""
+        return self._templates
+
     def select(self, tools: Any = None) -> str:
         """Return the name of the template for a request; RequestError where there is none."""
         if tools and TOOL_USE in self._templates:

@@ -7,7 +7,7 @@ is finished or preempted.
 Dims: C rows, G cache groups, V vocabulary.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyvt.mathutil import cdiv
 from pyvt.messages import (
     BlockIds,
     CachedRequestData,
+    Matcher,
     NewRequestData,
     SchedulerOutput,
     TokenLogprobs,
@@ -40,6 +41,8 @@ class RequestRow:
         allowed_ids: i64, None where all are allowed.
         banned_ids: i64.
         bad_words: sequences of ids of which the last is banned behind the others.
+        matcher: its state in its grammar, None without one.
+        num_drafts: most drafts to propose next, None before any were verified.
         prompt_logprobs: entries so far of a request that asked, None where none are due.
     """
 
@@ -53,6 +56,8 @@ class RequestRow:
     allowed_ids: Array | None
     banned_ids: Array
     bad_words: tuple[tuple[int, ...], ...] = ()
+    matcher: Matcher | None = None
+    num_drafts: int | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
@@ -66,6 +71,7 @@ class RequestRow:
             or self.allowed_ids is not None
             or self.banned_ids.size
             or self.bad_words
+            or self.matcher is not None
             or self.params.min_tokens
         )
 
@@ -78,6 +84,15 @@ class RequestRow:
 
 def _ids(values: Iterable[int]) -> Array:
     return np.fromiter(values, np.int64)
+
+
+def _matcher(new: NewRequestData) -> Matcher | None:
+    grammar, settings = new.constraints.grammar, new.sampling_params.structured_outputs
+    if grammar is None:
+        return None
+    is_closing = settings is not None and settings.close_within_budget
+    max_tokens = new.sampling_params.max_tokens if is_closing else None
+    return grammar.start(new.output_token_ids, max_tokens=max_tokens)
 
 
 def _has_penalties(params: SamplingParams) -> bool:
@@ -166,6 +181,7 @@ class InputBatch:
             else _ids(params.allowed_token_ids),
             banned_ids=_ids(params.banned_token_ids),
             bad_words=new.constraints.bad_words,
+            matcher=_matcher(new),
         )
         if params.prompt_logprobs is not None and not new.output_token_ids:
             request.prompt_logprobs = []
@@ -207,12 +223,26 @@ class InputBatch:
             self.block_tables[group, row, start : start + len(ids)] = ids
             self.num_blocks[group, row] = start + len(ids)
 
-    def append_token(self, request: RequestRow, token_id: int) -> None:
-        """Append a sampled token to a row."""
-        self.token_ids[request.row, self.num_tokens[request.row]] = token_id
-        self.num_tokens[request.row] += 1
+    def append_tokens(self, request: RequestRow, token_ids: Sequence[int]) -> None:
+        """Append sampled tokens to a row."""
+        start = int(self.num_tokens[request.row])
+        self.token_ids[request.row, start : start + len(token_ids)] = token_ids
+        self.num_tokens[request.row] = start + len(token_ids)
         if request.output_counts is not None:
-            request.output_counts[token_id] += 1
+            np.add.at(request.output_counts, list(token_ids), 1)
+        if request.matcher is not None:
+            request.matcher.advance(token_ids)
+
+    def place_drafts(self, drafts: Mapping[str, tuple[int, ...]]) -> None:
+        """Write drafts behind the tokens of their rows; they are no tokens of the rows."""
+        for request_id, token_ids in drafts.items():
+            row = self._requests[request_id].row
+            start = int(self.num_tokens[row])
+            self.token_ids[row, start : start + len(token_ids)] = token_ids
+
+    def known_tokens(self, request: RequestRow) -> Array:
+        """Return a view of the tokens of a row, prompt first."""
+        return self.token_ids[request.row, : self.num_tokens[request.row]]
 
     def remove(self, request_id: str) -> None:
         """Give back the row of a request; an unknown id is no error."""

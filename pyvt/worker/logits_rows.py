@@ -50,7 +50,8 @@ def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Arr
     allowed = [_NO_IDS if r.allowed_ids is None else r.allowed_ids for r in requests]
     if any(len(row) for row in allowed):
         ops.apply_allowed_ids(logits, *_pairs(allowed), out=logits)
-    banned = [_banned(w, rows) for w in wanted]
+    is_over = _apply_grammars(logits, wanted, rows)
+    banned = [_banned(w, rows, i in is_over) for i, w in enumerate(wanted)]
     if any(len(row) for row in banned):
         ops.apply_banned_ids(logits, *_pairs(banned), out=logits)
     if any(len(r.bias_ids) for r in requests):
@@ -66,10 +67,39 @@ def _pairs(ids: Sequence[Array]) -> tuple[Array, Array]:
     return np.repeat(np.arange(len(ids)), sizes), np.concatenate(ids)
 
 
-def _banned(wanted: LogitsRow, rows: InputBatch) -> Array:
+def _apply_grammars(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> set[int]:
+    """Mask what grammars forbid; return the rows in which they let nothing but the end through."""
+    where: list[int] = []
+    masks: list[Array] = []
+    for i, w in enumerate(wanted):
+        matcher = w.request.matcher
+        if matcher is None or w.ahead:
+            continue
+        max_tokens = w.request.params.max_tokens
+        assert max_tokens is not None, "the input processor resolves max_tokens"
+        ends = range(i + 1, len(wanted))
+        end = next((j for j in ends if wanted[j].request is not w.request), len(wanted))
+        where += range(i, end)
+        masks.append(matcher.masks(wanted[end - 1].ahead, max_tokens - w.num_output(rows)))
+    if not where:
+        return set()
+    mask = np.concatenate(masks)
+    if len(where) == len(wanted):
+        ops.apply_token_mask(logits, mask, out=logits)
+    else:
+        logits[where] = ops.apply_token_mask(logits[where], mask)
+    is_over = set()
+    for i, allowed in zip(where, mask, strict=True):
+        request = wanted[i].request
+        if request.params.min_tokens and not np.delete(allowed, request.ending_ids).any():
+            is_over.add(i)
+    return is_over
+
+
+def _banned(wanted: LogitsRow, rows: InputBatch, is_over: bool) -> Array:
     request = wanted.request
     parts = [request.banned_ids]
-    if wanted.num_output(rows) < request.params.min_tokens:
+    if wanted.num_output(rows) < request.params.min_tokens and not is_over:
         parts.append(request.ending_ids)
     if request.bad_words:
         parts.append(_completing(wanted, rows))

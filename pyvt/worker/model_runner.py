@@ -1,16 +1,20 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
+from pyvt.spec_decode import make_proposer
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch
 from pyvt.worker.kv_cache import KVCache
@@ -24,7 +28,14 @@ Array = np.ndarray[Any, Any]
 class ModelRunner:
     """Runs a model over the rows of all requests; owns the rows and the KV cache."""
 
-    def __init__(self, model: CausalLM, kv_cache: KVCache, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_cache: KVCache,
+        config: EngineConfig,
+        *,
+        connector: KVConnector | None = None,
+    ) -> None:
         """``config`` is resolved: its ``max_model_len`` is a number."""
         if config.max_model_len == "auto":
             raise ConfigError(
@@ -33,6 +44,9 @@ class ModelRunner:
             )
         self.model = model
         self.kv_cache = kv_cache
+        self.connector = connector
+        if connector is not None:
+            connector.register_kv_caches(kv_cache)
         self.rows = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -41,6 +55,8 @@ class ModelRunner:
             num_groups=len(kv_cache.groups),
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
+        self.proposer = make_proposer(config.speculative)
+        self.max_drafts = config.speculative.num_speculative_tokens
         self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
@@ -52,42 +68,104 @@ class ModelRunner:
         """
         self.rows.update(output)
         self.kv_cache.copy_blocks(output.block_copies)
+        if self.connector is None:
+            return self._run(output)
+        self._load(self.connector, output)
+        answer = self._run(output)
+        for layer in range(len(self.kv_cache.layers)):
+            self.connector.save_kv_layer(layer)
+        self.connector.wait_for_save()
+        return replace(answer, transfers=self.connector.get_transfer_results())
+
+    def _load(self, connector: KVConnector, output: SchedulerOutput) -> None:
+        """Start the loads of a step and wait for those that it reads."""
+        if output.finished_request_ids:
+            connector.handle_preemptions(output.finished_request_ids)
+        connector.start_load_kv(output.transfers)
+        for layer in range(len(self.kv_cache.layers)):
+            connector.wait_for_layer_load(layer)
+
+    def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Compute the tokens of a step whose blocks are ready."""
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput(sampled_token_ids={})
+        drafts = output.draft_token_ids
+        self.rows.place_drafts(drafts)
         step = prepare_inputs(
             self.rows,
             output.num_scheduled_tokens,
             self.kv_cache.layers,
             self.kv_cache.layer_groups,
+            drafts,
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        sampled = self._greedy(step) or sample(
+        sampled = self._greedy(step, hidden) or sample(
             self.graphs.logits(step, hidden),
             step.wanted,
             self.rows,
             is_processed=self.is_processed,
         )
-        for request_id, token_id in sampled.token_ids.items():
-            self.rows.append_token(self.rows[request_id], token_id)
+        for request_id, token_ids in sampled.token_ids.items():
+            self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
-            sampled_token_ids={k: (v,) for k, v in sampled.token_ids.items()},
-            logprobs={k: (v,) for k, v in sampled.logprobs.items()},
+            sampled_token_ids=sampled.token_ids,
+            draft_token_ids=self._propose(sampled.token_ids, drafts),
+            logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
 
-    def _greedy(self, step: StepInputs) -> Sampled | None:
-        """Return what the step's plan found, where that is what all its requests ask for."""
+    def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
+        """Return the most likely tokens, where that is what all requests of the step ask for.
+
+        None where a row has none that is finite: the sampler then says why. So logits are read
+        once, not once more to count what is not finite.
+        """
         if not all(row.request.takes_most_likely for row in step.wanted):
             return None
         tokens = self.graphs.greedy_tokens(step)
         if tokens is None:
+            tokens = ops.argmax(self.graphs.logits(step, hidden)).tolist()
+        if min(tokens) < 0:
             return None
         ids = (row.request.request_id for row in step.wanted)
-        return Sampled(token_ids=dict(zip(ids, tokens, strict=True)))
+        return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
+
+    def _propose(
+        self, sampled: Mapping[str, tuple[int, ...]], verified: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return drafts for requests that may go on; those that a grammar forbids are left out.
+
+        A request whose drafts were all right may get twice as many, another one more than were
+        right.
+        """
+        found: dict[str, tuple[int, ...]] = {}
+        if self.proposer is None:
+            return found
+        for request_id, token_ids in sampled.items():
+            request = self.rows[request_id]
+            known = self.rows.known_tokens(request)
+            max_tokens = request.params.max_tokens
+            assert max_tokens is not None, "the input processor resolves max_tokens"
+            # A step gives one token more than it has drafts.
+            num_left = max_tokens - (len(known) - request.num_prompt_tokens) - 1
+            if token_ids[-1] in request.ending_ids or num_left < 1:
+                continue
+            limit = request.num_drafts or self.max_drafts
+            if request_id in verified:
+                num_right = len(token_ids) - 1
+                is_all = num_right == len(verified[request_id])
+                limit = min(2 * limit, self.max_drafts) if is_all else num_right + 1
+                request.num_drafts = limit
+            drafts = self.proposer.propose(known, min(limit, num_left))
+            if drafts and request.matcher is not None:
+                drafts = request.matcher.filter_drafts(drafts)
+            if drafts:
+                found[request_id] = drafts
+        return found
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

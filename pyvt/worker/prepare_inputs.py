@@ -3,7 +3,7 @@
 Dims: T tokens of the step, R requests of the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.logits_rows import LogitsRow
 
 Array = np.ndarray[Any, Any]
+NO_DRAFTS: Mapping[str, tuple[int, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +40,27 @@ def prepare_inputs(
     num_scheduled_tokens: Mapping[str, int],
     kv_caches: tuple[LayerCache, ...],
     layer_groups: tuple[int, ...] = (),
+    drafts: Mapping[str, tuple[int, ...]] = NO_DRAFTS,
 ) -> StepInputs:
-    """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``."""
+    """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``.
+
+    ``drafts`` are in the rows behind their tokens, and part of what is scheduled.
+    """
     requests = [rows[request_id] for request_id in num_scheduled_tokens]
+    if max(num_scheduled_tokens.values()) == 1:
+        return _one_token_each(rows, requests, kv_caches, layer_groups)
     row_ids = np.fromiter((request.row for request in requests), np.int64, len(requests))
     num_new = np.fromiter(num_scheduled_tokens.values(), np.int64, len(requests))
     computed = rows.num_computed_tokens[row_ids]
     seq_lens = computed + num_new
-    is_sampled = seq_lens == rows.num_tokens[row_ids]
-    assert np.all(seq_lens <= rows.num_tokens[row_ids]), "a grant ends at the last known token"
+    num_known = rows.num_tokens[row_ids]
+    if drafts:
+        num_drafts = [len(drafts.get(r.request_id, ())) for r in requests]
+        num_known = num_known + np.array(num_drafts, np.int64)
+    is_sampled = seq_lens == num_known
+    assert np.all(seq_lens <= num_known), "a grant ends at the last known token or draft"
 
+    wanted = list(_wanted(requests, is_sampled, drafts))
     cu_seqlens_q = np.zeros(len(requests) + 1, np.int64)
     np.cumsum(num_new, out=cu_seqlens_q[1:])
     num_tokens = int(cu_seqlens_q[-1])
@@ -67,7 +79,7 @@ def prepare_inputs(
         block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
         seq_lens=seq_lens.astype(np.int32),
         cu_seqlens_q=cu_seqlens_q.astype(np.int32),
-        logits_indices=(cu_seqlens_q[1:][is_sampled] - 1).astype(np.int32),
+        logits_indices=_logits_indices(cu_seqlens_q, wanted, drafts),
         kv_caches=kv_caches,
         layer_groups=layer_groups,
     )
@@ -75,5 +87,72 @@ def prepare_inputs(
         input_ids=rows.token_ids[token_rows, positions],
         batch=batch,
         requests=tuple(requests),
-        wanted=tuple(LogitsRow(r) for r, ends in zip(requests, is_sampled, strict=True) if ends),
+        wanted=tuple(row for _, row in wanted),
     )
+
+
+def _one_token_each(
+    rows: InputBatch,
+    requests: list[RequestRow],
+    kv_caches: tuple[LayerCache, ...],
+    layer_groups: tuple[int, ...],
+) -> StepInputs:
+    """Return the inputs of a decode step: the same in half as many array operations.
+
+    A step streams all weights through the caches, so each of them starts cold.
+    """
+    row_ids = np.array([request.row for request in requests])
+    positions = rows.num_computed_tokens[row_ids]
+    known = rows.num_tokens[row_ids].tolist()
+    lengths = [position + 1 for position in positions.tolist()]
+    assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
+    ends = [i for i, length in enumerate(lengths) if length == known[i]]
+    max_seq_len, block_size = max(lengths), rows.block_size
+    entries, offsets = np.divmod(positions, block_size)
+    blocks = rows.block_tables[:, row_ids, entries].astype(np.int64)
+    batch = ForwardBatch(
+        num_tokens=len(requests),
+        num_reqs=len(requests),
+        max_seqlen_q=1,
+        max_seq_len=max_seq_len,
+        positions=positions,
+        slot_mapping=blocks * block_size + offsets,
+        block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
+        seq_lens=np.array(lengths, np.int32),
+        cu_seqlens_q=np.arange(len(requests) + 1, dtype=np.int32),
+        logits_indices=np.array(ends, np.int32),
+        kv_caches=kv_caches,
+        layer_groups=layer_groups,
+    )
+    return StepInputs(
+        input_ids=rows.token_ids[row_ids, positions],
+        batch=batch,
+        requests=tuple(requests),
+        wanted=tuple(LogitsRow(requests[i]) for i in ends),
+    )
+
+
+def _wanted(
+    requests: Sequence[RequestRow], is_sampled: Array, drafts: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[int, LogitsRow]]:
+    """Return the rows of logits of each request that is sampled, with the request's index."""
+    for i, (request, ends) in enumerate(zip(requests, is_sampled.tolist(), strict=True)):
+        if not ends:
+            continue
+        ahead = drafts.get(request.request_id, ())
+        yield i, LogitsRow(request)
+        for num in range(1, len(ahead) + 1):
+            yield i, LogitsRow(request, ahead[:num])
+
+
+def _logits_indices(
+    cu_seqlens_q: Array, wanted: Sequence[tuple[int, LogitsRow]], drafts: Mapping[str, Any]
+) -> Array:
+    """Return the places of the rows among the tokens: the last of a request, and those before."""
+    indices: Array = cu_seqlens_q[[i + 1 for i, _ in wanted]] - 1
+    if drafts:
+        num_behind = [
+            len(drafts.get(row.request.request_id, ())) - len(row.ahead) for _, row in wanted
+        ]
+        indices -= np.array(num_behind, np.int64)
+    return indices.astype(np.int32)

@@ -7,7 +7,7 @@ top-p and a draw that depends on the request's seed and position alone.
 Dims: n rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,47 +27,74 @@ class Sampled:
     """The result of a step, by request id.
 
     Attributes:
-        token_ids: the token of each request that got one.
-        logprobs: of requests that asked.
+        token_ids: the tokens of each request that got any: kept drafts and the one behind them.
+        logprobs: of requests that asked, one entry for each token.
         errors: requests that got none, with the reason.
     """
 
-    token_ids: dict[str, int] = field(default_factory=dict)
-    logprobs: dict[str, TokenLogprobs] = field(default_factory=dict)
+    token_ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
 
 def sample(
     logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch, *, is_processed: bool = False
 ) -> Sampled:
-    """Return a token for each row of ``logits`` ``[n, V]``; a bad row fails alone.
+    """Return tokens for the requests of ``logits`` ``[n, V]``; a bad row fails alone.
 
-    Log probabilities are of the raw logits, with ``is_processed`` of those that were sampled from.
+    The rows of a request lie together, the one without drafts ahead first. Log probabilities are of
+    the raw logits, with ``is_processed`` of those that were sampled from.
     """
-    result = Sampled()
-    bad = ops.count_nonfinite(logits)
-    for row, count in zip(wanted, bad.tolist(), strict=True):
-        if count:
-            result.errors[row.request.request_id] = (
-                f"[sampler] logits: expected finite values, got {count} of {logits.shape[1]} "
-                "that are not; the weights or the file are damaged, check with pyvt inspect"
-            )
-    if result.errors:
-        good = np.flatnonzero(bad == 0)
-        logits, wanted = logits[good], [wanted[i] for i in good.tolist()]
-    if not wanted:
-        return result
+    num_bad = ops.count_nonfinite(logits)
+    is_bad = num_bad != 0
+    if is_bad.any():
+        logits = np.where(is_bad[:, None], logits.dtype.type(0), logits)
     token_ids, sampled_from = _choose(process(logits, wanted, rows), wanted, rows)
-    for row, token_id in zip(wanted, token_ids.tolist(), strict=True):
-        if token_id < 0:
-            result.errors[row.request.request_id] = (
-                "[sampler] logits: expected at least one token to be allowed, got none; "
-                "check allowed_token_ids, banned_token_ids, bad_words and min_tokens"
-            )
-        else:
-            result.token_ids[row.request.request_id] = token_id
+    token_ids[is_bad] = ops.NO_TOKEN
+    result = Sampled()
+    for start, tokens in _verified(token_ids, wanted):
+        request = wanted[start].request
+        last = start + len(tokens) - 1
+        if tokens[-1] == ops.NO_TOKEN:
+            result.errors[request.request_id] = _error_of(wanted[last], int(num_bad[last]), logits)
+            continue
+        result.token_ids[request.request_id] = tokens
     _add_logprobs(result, sampled_from if is_processed else logits, token_ids, wanted)
     return result
+
+
+def _verified(
+    token_ids: Array, wanted: Sequence[LogitsRow]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Return the first row of each request and its tokens; drafts that are wrong end them."""
+    starts = [i for i, row in enumerate(wanted) if not row.ahead]
+    if len(starts) == len(wanted):
+        yield from enumerate(zip(token_ids.tolist(), strict=True))
+        return
+    ends = [*starts[1:], len(wanted)]
+    drafts = [wanted[end - 1].ahead for end in ends]
+    kept, num_tokens = ops.rejection_sample(
+        token_ids,
+        np.array([i for ids in drafts for i in ids], np.int64),
+        np.cumsum([0, *map(len, drafts)], dtype=np.int64),
+    )
+    for r, start in enumerate(starts):
+        yield start, tuple(kept[r, : num_tokens[r]].tolist())
+
+
+def _error_of(row: LogitsRow, num_bad: int, logits: Array) -> str:
+    if num_bad:
+        return (
+            f"[sampler] logits: expected finite values, got {num_bad} of {logits.shape[1]} "
+            "that are not; the weights or the file are damaged, check with pyvt inspect"
+        )
+    matcher = row.request.matcher
+    if matcher is not None and matcher.error is not None:
+        return matcher.error
+    return (
+        "[sampler] logits: expected at least one token to be allowed, got none; check "
+        "allowed_token_ids, banned_token_ids, bad_words, min_tokens and structured_outputs"
+    )
 
 
 def _choose(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> tuple[Array, Array]:
@@ -110,7 +137,8 @@ def _add_logprobs(
     asked = [
         (i, row.request)
         for i, row in enumerate(wanted)
-        if row.request.params.logprobs is not None and row.request.request_id in result.token_ids
+        if row.request.params.logprobs is not None
+        and len(row.ahead) < len(result.token_ids.get(row.request.request_id, ()))
     ]
     if not asked:
         return
@@ -119,4 +147,5 @@ def _add_logprobs(
         logits[where], token_ids[where], [r.params.logprobs or 0 for _, r in asked]
     )
     for (_, request), entry in zip(asked, entries, strict=True):
-        result.logprobs[request.request_id] = entry
+        before = result.logprobs.get(request.request_id, ())
+        result.logprobs[request.request_id] = (*before, entry)

@@ -98,6 +98,18 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "temperatures": ("apply_temperature", (_f(2, 5), _f(2, 5), _f(1))),
     "output_ids": ("argmax", (_f(1, dtype=I64), _f(2, 5))),
     "seeds": ("random_sample", (_f(2, dtype=I64), _f(2, 5), _f(1, dtype=np.uint64), _i(0, 0))),
+    "drafts_beyond": (
+        "rejection_sample",
+        (_f(1, 4, dtype=I64), _f(1, dtype=I64), _i(1, 2, 3), _i(1, 2), _i(0, 3)),
+    ),
+    "drafts_wider": (
+        "rejection_sample",
+        (_f(1, 2, dtype=I64), _f(1, dtype=I64), _i(1, 2, 3), _i(1, 2), _i(0, 2)),
+    ),
+    "drafts_without_rows": (
+        "rejection_sample",
+        (_f(1, 3, dtype=I64), _f(1, dtype=I64), _i(1, 2), _i(1, 2), _i(0, 2)),
+    ),
     "chosen_token": (
         "top_logprobs",
         (_f(1, 2, dtype=I64), _f(1, 2), _f(1), _f(1, dtype=I64), _f(1, 5), _i(5)),

@@ -116,7 +116,7 @@ def test_buffers_of_a_plan_are_those_of_a_layer_or_two(
     planned: Any = Planned(model)
     config = model.config
 
-    all_hidden(planned, sequences, [[1, 0, 0]] * 3)
+    all_hidden(planned, sequences[:1], [[1]] * 3)
 
     heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
     layer = 4 * (6 * config.hidden_size + 2 * heads + 3 * config.intermediate_size)

@@ -73,7 +73,8 @@ class FakeBuild:
     def _before_step(self, step: SchedulerOutput) -> None:
         self.num_steps += 1
         for new in step.new_requests:
-            self.prompts.append(bytes(new.prompt_token_ids).decode())
+            ids = [i for i in new.prompt_token_ids if i < 256]
+            self.prompts.append(bytes(ids).decode(errors="replace"))
             self.params.append(new.sampling_params)
         for number in self.interrupt_at:
             if number == self.num_steps:

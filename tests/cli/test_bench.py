@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyvt.cli import bench
+from pyvt.cli.bench_table import show_table
 from pyvt.testing.record import RunRecord
 from tests.cli.conftest import RunCommand
 
@@ -70,7 +70,7 @@ def test_bench_of_an_unknown_shape_is_refused(run_command: RunCommand) -> None:
 
 
 def test_bench_table_puts_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.show_table(("name", "n"), [("a", "5"), ("long name", "10")])
+    show_table(("name", "n"), [("a", "5"), ("long name", "10")])
 
     assert capsys.readouterr().out.splitlines() == [
         "name        n",

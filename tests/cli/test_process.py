@@ -16,12 +16,12 @@ import pytest
 
 from tests.cli.tiny_files import write_talker
 
-PYVT = (sys.executable, "-m", "pyvt.cli.main")
+PYVT = (sys.executable, "-m", "pyvt")
 LONG = ("--raw", "--ignore-eos", "--max-new-tokens", "480")
 PATIENCE_S = 30
 IN_TERMINAL = (
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "from pyvt.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    "from pyvt.__main__ import run; run()"
 )
 
 
@@ -106,6 +106,37 @@ def test_generate_ctrl_c_in_a_process(talker: str, repo: Path) -> None:
     assert process.returncode == 130
     assert b"finish_reason=abort" in err
     assert b"Traceback" not in err
+
+
+# Presses Ctrl-C when the command line's own modules are first imported.
+EARLY = """
+import os, signal, sys
+module = sys.argv.pop()
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Press())
+from pyvt.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize("module", ["pyvt.cli.main", "click", "pyvt.errors"])
+def test_ctrl_c_while_the_command_line_is_imported_ends_with_130(module: str, repo: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY, module], capture_output=True, cwd=repo)
+
+    assert (done.returncode, done.stderr) == (130, b"error: interrupted\n")
+
+
+def test_generate_endless_input_is_refused(talker: str, repo: Path) -> None:
+    with Path("/dev/zero").open("rb") as zero:
+        done = subprocess.run(
+            [*PYVT, "generate", "-m", talker], stdin=zero, capture_output=True, cwd=repo
+        )
+
+    assert done.returncode == 2
+    assert b"stdin: expected at most 8 MiB, got more" in done.stderr
 
 
 def test_generate_reader_that_leaves_in_a_process(talker: str, repo: Path) -> None:

@@ -13,6 +13,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.structured import GrammarCompiler
 from pyvt.testing.fakes import FakeClock, FakeModelRunner, FakeTokenizer
 
 EOS = FakeTokenizer.EOS
@@ -43,7 +44,12 @@ def engine_of(
     )
     return LLMEngine(
         EngineCore(scheduler, fake, clock=clock),
-        InputProcessor(tokenizer, chat_template, limits),
+        InputProcessor(
+            tokenizer,
+            chat_template,
+            limits,
+            GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
+        ),
         OutputProcessor(tokenizer, clock),
         config=EngineConfig(model="fake"),
     )

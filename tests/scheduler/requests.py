@@ -49,6 +49,7 @@ def scheduler_of(
     num_state_slots: int = 0,
     has_prefix_cache: bool = True,
     watermark: float = 0.0,
+    connector: Any = None,
     **config: Any,
 ) -> Scheduler:
     """Return a scheduler over a pool of that size."""
@@ -61,7 +62,7 @@ def scheduler_of(
         max_step_tokens=settings.max_prefill_chunk,
     )
     hasher = BlockHasher(block_size) if has_prefix_cache else None
-    return Scheduler(settings, manager, hasher=hasher, watermark=watermark)
+    return Scheduler(settings, manager, hasher=hasher, watermark=watermark, connector=connector)
 
 
 def runner_of(scheduler: Scheduler, **settings: Any) -> FakeModelRunner:

@@ -54,7 +54,7 @@ def test_penalties_count_prompt_and_output_apart(rows: InputBatch) -> None:
     rows.add(new_request("a", [1, 2, 2], output=[5, 5], presence_penalty=0.5))
     request = rows["a"]
 
-    rows.append_token(request, 5)
+    rows.append_tokens(request, [5])
 
     assert request.prompt_mask is not None
     assert request.output_counts is not None

@@ -207,24 +207,28 @@ def test_prompt_logprobs_come_once(model: CausalLM) -> None:
     assert (later.prompt_logprobs, resumed.prompt_logprobs) == ({}, {})
 
 
-def test_prompt_logprobs_hold_few_rows_of_logits_at_once(
-    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("params", "sizes"),
+    [
+        pytest.param({}, [1], id="only-the-last-row"),
+        pytest.param({"prompt_logprobs": 1}, [4, 4, 2, 1], id="a-few-rows-at-a-time"),
+    ],
+)
+def test_logits_of_a_prompt_are_made_for_few_rows_at_once(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch, params: dict[str, int], sizes: list[int]
 ) -> None:
-    sizes = []
+    made = []
     compute = model.compute_logits
 
     def recorded(hidden: Any) -> Any:
-        sizes.append(len(hidden))
+        made.append(len(hidden))
         return compute(hidden)
 
     monkeypatch.setattr(model, "compute_logits", recorded, raising=False)
     monkeypatch.setattr("pyvt.worker.logprobs.PROMPT_ROWS", 4)
-    output = runner_of(model).execute_model(
-        step({"a": 11}, new=[windowed("a", LONG, prompt_logprobs=1)])
-    )
+    runner_of(model).execute_model(step({"a": 11}, new=[windowed("a", LONG, **params)]))
 
-    assert sizes == [4, 4, 2, 1]
-    assert len(output.prompt_logprobs["a"]) == 10
+    assert made == sizes
 
 
 def test_prompt_logprobs_of_a_damaged_prompt_are_an_error_of_that_request(

@@ -21,6 +21,11 @@ def _logits(num_rows: int = 1) -> Any:
     return np.repeat(row[None], num_rows, axis=0)
 
 
+def _tokens(result: Sampled) -> dict[str, int]:
+    """Return the one token of each request."""
+    return {name: token_id for name, (token_id,) in result.token_ids.items()}
+
+
 def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) -> Sampled:
     rows = InputBatch(max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
     for i, setting in enumerate(settings):
@@ -59,7 +64,7 @@ def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) 
     ],
 )
 def test_setting_decides_the_token(setting: dict[str, Any], token: int) -> None:
-    assert _sample(_logits(), setting).token_ids == {"0": token}
+    assert _tokens(_sample(_logits(), setting)) == {"0": token}
 
 
 def test_rows_keep_their_own_settings() -> None:
@@ -71,7 +76,7 @@ def test_rows_keep_their_own_settings() -> None:
         {"presence_penalty": 2.0, "output": [0]},
     )
 
-    assert result.token_ids == {"0": 1, "1": 0, "2": 8, "3": 1}
+    assert _tokens(result) == {"0": 1, "1": 0, "2": 8, "3": 1}
 
 
 def test_raw_logits_are_not_changed() -> None:
@@ -84,15 +89,15 @@ def test_raw_logits_are_not_changed() -> None:
 
 def test_draw_depends_on_seed_and_position_alone() -> None:
     setting = {"temperature": 3.0, "seed": 11}
-    alone = _sample(_logits(), dict(setting)).token_ids["0"]
-    later = _sample(_logits(), setting | {"prompt": [*PROMPT, 1, 1, 1]}).token_ids["0"]
+    alone = _tokens(_sample(_logits(), dict(setting)))["0"]
+    later = _tokens(_sample(_logits(), setting | {"prompt": [*PROMPT, 1, 1, 1]}))["0"]
 
     mixed = _sample(
         _logits(3), {"temperature": 0.0}, {"temperature": 3.0, "seed": 12}, dict(setting)
     )
 
-    assert mixed.token_ids["2"] == alone
-    assert mixed.token_ids["0"] == 0
+    assert _tokens(mixed)["2"] == alone
+    assert _tokens(mixed)["0"] == 0
     assert later != alone
 
 
@@ -104,7 +109,7 @@ def test_draws_follow_the_temperature() -> None:
 
     result = sample(_logits(400), [LogitsRow(rows[str(seed)]) for seed in seeds], rows)
 
-    counts = np.bincount(list(result.token_ids.values()), minlength=VOCAB_SIZE)
+    counts = np.bincount(list(_tokens(result).values()), minlength=VOCAB_SIZE)
     wanted = np.exp(ops.log_softmax(_logits() / np.float32(2)))[0] * 400
     assert np.sum((counts - wanted) ** 2 / wanted) < 43.8, "chi-square, 19 degrees, p = 0.001"
 
@@ -116,7 +121,7 @@ def test_row_that_is_not_finite_is_an_error_and_others_are_sampled(value: float)
 
     result = _sample(logits, {}, {}, {"banned_token_ids": [0], "logprobs": 1})
 
-    assert result.token_ids == {"0": 0, "2": 1}
+    assert _tokens(result) == {"0": 0, "2": 1}
     assert list(result.errors) == ["1"]
     assert "1 of 20" in result.errors["1"]
     assert list(result.logprobs) == ["2"]
@@ -125,7 +130,7 @@ def test_row_that_is_not_finite_is_an_error_and_others_are_sampled(value: float)
 def test_all_rows_not_finite_gives_only_errors() -> None:
     result = _sample(np.full((1, VOCAB_SIZE), np.nan, np.float32), {"logprobs": 1})
 
-    assert (result.token_ids, list(result.errors)) == ({}, ["0"])
+    assert (_tokens(result), list(result.errors)) == ({}, ["0"])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -134,16 +139,16 @@ def test_row_without_an_allowed_token_is_an_error(temperature: float) -> None:
 
     result = _sample(_logits(2), setting, {})
 
-    assert result.token_ids == {"1": 0}
+    assert _tokens(result) == {"1": 0}
     assert "allowed" in result.errors["0"]
 
 
 def test_logprobs_have_the_number_asked_for() -> None:
     result = _sample(_logits(3), {"logprobs": 0}, {}, {"logprobs": 20})
 
-    assert [len(result.logprobs[i].top) for i in ("0", "2")] == [0, 20]
+    assert [len(result.logprobs[i][0].top) for i in ("0", "2")] == [0, 20]
     assert "1" not in result.logprobs
-    assert (result.logprobs["0"].rank, result.logprobs["0"].token_id) == (1, 0)
+    assert (result.logprobs["0"][0].rank, result.logprobs["0"][0].token_id) == (1, 0)
 
 
 SETTINGS_THAT_DO_NOT_MATTER = [
@@ -163,7 +168,7 @@ def test_raw_logprobs_are_the_log_softmax_whatever_the_settings(num_top: int) ->
 
     for i, row in enumerate(logits.astype(np.float64)):
         want = row - np.log(np.exp(row).sum())
-        entry = result.logprobs[str(i)]
+        (entry,) = result.logprobs[str(i)]
         assert entry.logprob == pytest.approx(want[entry.token_id], abs=1e-4)
         assert [token_id for token_id, _ in entry.top] == np.argsort(-want)[:num_top].tolist()
         assert [v for _, v in entry.top] == pytest.approx(np.sort(want)[::-1][:num_top], abs=1e-4)
@@ -178,9 +183,9 @@ def test_processed_logprobs_are_of_the_logits_that_were_sampled_from() -> None:
     row = np.linspace(4, -4, VOCAB_SIZE)
     banned = row[1:] - np.log(np.exp(row[1:]).sum())
     best_two = row[:2] / 2 - np.log(np.exp(row[:2] / 2).sum())
-    assert [i for i, _ in result.logprobs["0"].top] == [1, 2, 3]
-    assert [v for _, v in result.logprobs["0"].top] == pytest.approx(banned[:3], abs=1e-5)
-    assert [v for _, v in result.logprobs["1"].top] == pytest.approx(best_two, abs=1e-5)
+    assert [i for i, _ in result.logprobs["0"][0].top] == [1, 2, 3]
+    assert [v for _, v in result.logprobs["0"][0].top] == pytest.approx(banned[:3], abs=1e-5)
+    assert [v for _, v in result.logprobs["1"][0].top] == pytest.approx(best_two, abs=1e-5)
 
 
 @pytest.mark.parametrize("ties", [[5, 9], [0, 19], [3, 4, 5]])
@@ -190,7 +195,7 @@ def test_greedy_and_top_k_one_take_the_lowest_of_equal_tokens(ties: list[int]) -
 
     result = _sample(logits, {}, {"temperature": 0.9, "top_k": 1})
 
-    assert result.token_ids == {"0": ties[0], "1": ties[0]}
+    assert _tokens(result) == {"0": ties[0], "1": ties[0]}
 
 
 def test_drafts_ahead_of_a_row_count_as_generated() -> None:

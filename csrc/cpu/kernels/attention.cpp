@@ -9,11 +9,18 @@
 //             row sees the same operations on the keys that it may see, whatever rows stand beside
 //             it; keys that it may not see are not touched. Tiles are folded in rising order.
 //             A row of −inf alone and a row with a NaN or +inf become NaN, as in the reference.
-// work        rows in threes and pairs share each loaded key and value
-// traffic     decode: keys and values once, memory bound; prefill: the launcher widens them to f32
-//             once for all rows, then compute bound (12 FMA for 7 loads)
+// work        few rows, in threes and pairs, share each loaded key and value. Many rows read copies
+//             that the launcher has made for all of them: keys by columns, where a lane owns a key
+//             and six rows share two vectors, and values by blocks of 4 vectors
+// traffic     decode: keys and values once, memory bound; prefill: compute bound (12 FMA for 7 or 8
+//             loads), copies in the first-level cache
 // tried       decode, context 2000, D 128, one thread: no prefetch takes 2.0 times as long; a walk
 //             of all tokens for one KV head after the other 2.3 times
+//             Prefill, in one profile, time of scores by that of values: lanes along dims 1.55, by
+//             columns and their transposing 0.97 (D 64). Blocks of 48 rows: at context 4096
+//             widening and transposing take 31 % of the time. Values as they lie in an f32 cache
+//             with 4 KiB between tokens take twice the time of scores: they share few sets of the
+//             first-level cache
 // source      Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135
 #include "cpu/kernels/math-inl.h"
 #include "cpu/simd/level.h"
@@ -154,10 +161,25 @@ void transpose_keys(const void* const* keys, int begin, int end, int64_t row_str
   }
 }
 
-// Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums.
-template <int kRows, int kVectors, typename T>
-inline void value_group(float* sums, int64_t stride, const float* weights, const T* const* values,
-                        int64_t d, int first, int last, Prefetcher* ahead, int pace) {
+template <typename T>
+void spread_values(const void* const* values, int begin, int end, int64_t head_dim, int64_t width,
+                   float* columns) {
+  for (int j = begin; j < end; ++j) {
+    const T* value = static_cast<const T*>(values[j]);
+    for (int64_t d = 0; d < head_dim; d += simd::kLanes) {
+      float* to = columns + d / width * width * kAttnTile + j * width + d % width;
+      const int64_t left = head_dim - d;
+      simd::store(to, left >= simd::kLanes ? simd::load(value + d)
+                                           : simd::load_first(value + d, static_cast<int>(left)));
+    }
+  }
+}
+
+// Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums;
+// `value_at(j)` is where the vectors of key j lie.
+template <int kRows, int kVectors, typename ValueAt>
+inline void value_group(float* sums, int64_t stride, const float* weights, const ValueAt& value_at,
+                        int first, int last, Prefetcher* ahead, int pace) {
   simd::Vec acc[kRows][kVectors];
   for (auto& row : acc) {
     for (simd::Vec& sum : row) sum = simd::zero();
@@ -166,7 +188,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
     simd::Vec weight[kRows];
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
     if (ahead != nullptr) ahead->advance(pace);
-    const T* value = values[j] + d;
+    const auto* value = value_at(j);
     for (int v = 0; v < kVectors; ++v) {
       const simd::Vec x = simd::load(value + v * simd::kLanes);
       for (int r = 0; r < kRows; ++r) acc[r][v] = simd::fma(weight[r], x, acc[r][v]);
@@ -174,7 +196,7 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      simd::store(sums + r * stride + d + v * simd::kLanes, acc[r][v]);
+      simd::store(sums + r * stride + v * simd::kLanes, acc[r][v]);
     }
   }
 }
@@ -260,6 +282,9 @@ void score_rows_by_columns(const AttnTile& tile, int begin_key, int end_key) {
       const int left = tile.num_rows - row, together = left >= 6 ? 6 : rows_together(left);
       float* scores = tile.scores + row * kAttnTile + key;
       const float* q = tile.q + row * tile.row_stride;
+      row += together;
+      // Later rows see as many keys or more.
+      if (tile.last[row - 1] <= key) continue;
       if (together == 6) {
         score_columns<6>(scores, q, tile.row_stride, columns, tile.row_stride);
       } else if (together == 3) {
@@ -269,7 +294,6 @@ void score_rows_by_columns(const AttnTile& tile, int begin_key, int end_key) {
       } else {
         score_columns<1>(scores, q, tile.row_stride, columns, tile.row_stride);
       }
-      row += together;
     }
   }
 }
@@ -284,6 +308,7 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* a
   const int pace = tile.num_ahead * tile.ahead_lines * 4 * simd::kLanes /
                        static_cast<int>(2 * kAttnTile * tile.head_dim) +
                    1;
+  const float* columns = tile.value_columns + (tile.value_columns == nullptr ? 0 : d * kAttnTile);
   while (row < end) {
     const int together = rows_together(end - row);
     float* sums = tile.sums + row * tile.row_stride;
@@ -292,9 +317,14 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* a
       constexpr int kRows = decltype(num_rows)::value;
       if constexpr (kVectors == 0) {
         value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
+      } else if (tile.value_columns != nullptr) {
+        value_group<kRows, kVectors>(
+            sums + d, tile.row_stride, weights,
+            [&](int j) { return columns + j * tile.value_width; }, first, last, nullptr, pace);
       } else {
-        value_group<kRows, kVectors>(sums, tile.row_stride, weights, values, d, first, last,
-                                     kVectors == 4 && row == 0 ? ahead : nullptr, pace);
+        value_group<kRows, kVectors>(
+            sums + d, tile.row_stride, weights, [&](int j) { return values[j] + d; }, first, last,
+            kVectors == 4 && row == 0 ? ahead : nullptr, pace);
       }
     };
     if (together == 3) {
@@ -342,8 +372,13 @@ void attend_tile(const AttnTile& tile) {
                      tile.soft_cap, tile.tops + row, tile.totals + row);
   }
   int64_t d = 0;
-  for (; d + 4 * simd::kLanes <= tile.head_dim; d += 4 * simd::kLanes) {
-    value_column<4, T>(tile, d, &ahead);
+  if (tile.value_columns != nullptr && tile.value_width == simd::kLanes) {
+    for (; d < tile.row_stride; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
+    return;
+  }
+  constexpr int kWidth = kAttnValueVectors * simd::kLanes;
+  for (; d + kWidth <= tile.head_dim; d += kWidth) {
+    value_column<kAttnValueVectors, T>(tile, d, &ahead);
   }
   for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
   if (d < tile.head_dim) value_column<0, T>(tile, d, &ahead);
@@ -413,6 +448,7 @@ void fill_attention(KernelTable& table) {
   for_floats([&](auto x) {
     using X = typename decltype(x)::type;
     table.attend_tile[x.index] = &attend_tile<X>;
+    table.spread_values[x.index] = &spread_values<X>;
     table.divide_row[x.index] = &divide_row<X>;
     table.merge_row[x.index] = &merge_row<X>;
   });

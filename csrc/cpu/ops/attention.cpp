@@ -26,8 +26,8 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-constexpr int64_t kBlockRows = 48;  // query rows of a block, about
-constexpr int64_t kBlockTokens = 32;
+constexpr int64_t kBlockRows = 128;  // query rows of a block, about; they share copies of keys
+constexpr int64_t kBlockTokens = 64;
 // Up to this many rows of a KV head, keys and values are read as they lie; more rows share a copy,
 // keys by columns and values of half precision widened.
 constexpr int64_t kDirectRows = 8;
@@ -130,7 +130,10 @@ class Attention {
   void point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
                    AttnTile* args) const;
   void share(int64_t begin, int64_t end, const Work& work) const;
-  void widen(const void** rows, float* panel, int64_t begin, int64_t end) const;
+  int64_t value_width() const {
+    const int64_t whole = kAttnValueVectors * table_.attn_lanes;
+    return head_dim_ % whole == 0 ? whole : table_.attn_lanes;
+  }
   void fold(const Block& block, Range tokens, const AttnState& from, const AttnState& into) const;
   Place place_of(const Block& block, int64_t row) const;
   const char* entry(const TensorView& cache, int64_t request, int64_t position,
@@ -467,6 +470,8 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   }
   share(begin, end, work);
   args.key_columns = work.key_columns;
+  args.value_columns = work.value_panel;
+  args.value_width = value_width();
   table_.attend_tile[0](args);
 }
 
@@ -531,27 +536,25 @@ void Attention::point_ahead(const Tile& at, int64_t head, const Tile& next, cons
   args->ahead_lines = static_cast<int>((num_bytes + 63) / 64);
 }
 
-// Makes what many rows read of keys and values [begin, end): columns of keys in f32, and values in
-// f32, which are copies where the cache is of half precision.
+// Makes what many rows read of keys and values [begin, end): f32, keys by columns, values by blocks
+// of columns.
 void Attention::share(int64_t begin, int64_t end, const Work& work) const {
+  table_.spread_values[of_cache_](work.values, static_cast<int>(begin), static_cast<int>(end),
+                                  head_dim_, value_width(), work.value_panel);
   // Rows end in whole vectors, and the elements behind a head are zeros.
-  if (of_cache_ != 0 || row_stride_ != head_dim_) widen(work.keys, work.key_panel, begin, end);
-  if (of_cache_ != 0) widen(work.values, work.value_panel, begin, end);
+  if (of_cache_ != 0 || row_stride_ != head_dim_) {
+    const auto widen = table_.cast[of_cache_][0];
+    for (int64_t j = begin; j < end; ++j) {
+      float* row = work.key_panel + j * row_stride_;
+      widen(row, work.keys[j], 0, head_dim_);
+      std::fill(row + head_dim_, row + row_stride_, 0.0f);
+      work.keys[j] = row;
+    }
+  }
   const int64_t group = kAttnKeyVectors * table_.attn_lanes;
   fill_group(work.keys, begin, end, group);
   table_.transpose_keys(work.keys, static_cast<int>(begin / group * group),
                         static_cast<int>(round_up(end, group)), row_stride_, work.key_columns);
-}
-
-// Copies rows into an f32 panel and points at these.
-void Attention::widen(const void** rows, float* panel, int64_t begin, int64_t end) const {
-  const auto kernel = table_.cast[of_cache_][0];
-  for (int64_t j = begin; j < end; ++j) {
-    float* row = panel + j * row_stride_;
-    kernel(row, rows[j], 0, head_dim_);
-    std::fill(row + head_dim_, row + row_stride_, 0.0f);
-    rows[j] = row;
-  }
 }
 
 void Attention::fold(const Block& block, Range tokens, const AttnState& from,

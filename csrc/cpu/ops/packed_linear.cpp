@@ -29,7 +29,7 @@ constexpr int64_t kMinBlockRows = 96;
 // Up to so many rows a tile of floats is read as it is packed; above, it is unpacked first.
 constexpr int64_t kMaxDirectFloatRows = 7;
 // Work that is worth waking a thread for.
-constexpr int64_t kGrainProducts = 48 << 10;
+constexpr int64_t kGrainProducts = 16 << 10;
 constexpr int64_t kGrainElements = 8 << 10;
 
 constexpr int64_t kQ8Group = 32;

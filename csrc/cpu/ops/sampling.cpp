@@ -1,4 +1,5 @@
-// Launchers of the sampling family: counts, temperature, min-p, the greedy choice and the draw.
+// Launchers of the sampling family: counts, temperature, min-p, the greedy choice, the draw, and
+// drafts that are verified.
 #include <atomic>
 
 #include "cpu/ops.h"
@@ -178,6 +179,33 @@ void random_sample(TensorView out, TensorView logits, TensorView seeds, TensorVi
     *id_at(out, row) = std::min_element(of_row, of_row + pieces, [](const Draw& a, const Draw& b) {
                          return a.is_before(b);
                        })->id;
+  }
+}
+
+void rejection_sample(TensorView out, TensorView num_tokens, TensorView token_ids,
+                      TensorView draft_ids, TensorView cu_num_drafts) {
+  const char* op = "rejection_sample";
+  const Indices tokens = indices_of(op, "token_ids", token_ids);
+  const Indices drafts = indices_of(op, "draft_ids", draft_ids);
+  const Indices sums = indices_of(op, "cu_num_drafts", cu_num_drafts);
+  const int64_t num_reqs = sums.size - 1;
+  PYVT_CHECK(op, num_reqs >= 0 && tokens.size == num_reqs + drafts.size,
+             "token_ids: expected a row for each draft and each request");
+  PYVT_CHECK(op, out.rank == 2 && out.dtype == DType::kI64 && out.shape[0] == num_reqs,
+             "out: expected dims [R, K + 1] of i64");
+  check_ids(op, num_tokens, num_reqs);
+  for (int64_t r = 0; r < num_reqs; ++r) {
+    const int64_t start = sums[r], end = sums[r + 1], first = start + r;
+    PYVT_CHECK(op, start >= 0 && start <= end && end <= drafts.size && end - start < out.shape[1],
+               "cu_num_drafts: expected sums that rise to the number of drafts");
+    int64_t* row = out.as<int64_t>() + r * out.stride[0];
+    int64_t num = 0;
+    do {
+      row[num * out.stride[1]] = tokens[first + num];
+      ++num;
+    } while (start + num <= end && tokens[first + num - 1] == drafts[start + num - 1]);
+    *id_at(num_tokens, r) = num;
+    for (int64_t i = num; i < out.shape[1]; ++i) row[i * out.stride[1]] = kNoToken;
   }
 }
 

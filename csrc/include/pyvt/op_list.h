@@ -112,6 +112,10 @@
   X(random_sample, "f32", \
     (pyvt_out out, pyvt_in logits, pyvt_in seeds, pyvt_in positions), \
     (out, logits, seeds, positions)) \
+  X(rejection_sample, "f32", \
+    (pyvt_out out, pyvt_out num_tokens, pyvt_in token_ids, pyvt_in draft_ids, \
+     pyvt_in cu_num_drafts), \
+    (out, num_tokens, token_ids, draft_ids, cu_num_drafts)) \
   X(log_softmax, "f32", \
     (pyvt_out out, pyvt_in logits), \
     (out, logits)) \

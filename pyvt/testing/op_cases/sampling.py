@@ -55,6 +55,23 @@ def _draw(base: MakeInputs) -> MakeInputs:
     return _with(base, seeds=("uint64", seeds), positions=("int64", [0, 7, 1000, 2**40]))
 
 
+def _drafts(num_drafts: list[int], num_kept: list[int]) -> MakeInputs:
+    """Make drafts of which the first ``num_kept`` of each request are right."""
+
+    def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        cu_num_drafts = np.cumsum([0, *num_drafts])
+        token_ids = rng.integers(0, 1000, int(cu_num_drafts[-1]) + len(num_drafts))
+        drafts = []
+        for r, (num, kept) in enumerate(zip(num_drafts, num_kept, strict=True)):
+            tokens = token_ids[cu_num_drafts[r] + r :][:num].copy()
+            tokens[kept : kept + 1] += 1
+            drafts.append(tokens)
+        draft_ids = np.concatenate([np.empty(0, np.int64), *drafts])
+        return {"token_ids": token_ids, "draft_ids": draft_ids, "cu_num_drafts": cu_num_drafts}
+
+    return make
+
+
 TEMPERATURES = ("float", [1.0, 0.0, 0.25, 0.7, 2.0])
 MIN_PS = ("float", [0.0, 0.05, 0.3, 1.0])
 TIES = [-1.0, 0.0, 1.0, 2.0]
@@ -141,5 +158,19 @@ CASES = (
         "random_sample",
         dtypes=("f32",),
         has_golden=False,
+    ),
+    *rows(
+        {
+            "one": _drafts([0], [0]),
+            "all_kept": _drafts([4], [4]),
+            "mixed": _drafts([3, 0, 5, 1, 2], [1, 0, 5, 0, 2]),
+            "none_kept": _drafts([2, 2], [0, 0]),
+            "empty": _drafts([], []),
+        },
+        "rejection_sample",
+        dtypes=("f32",),
+        op_class="exact",
+        origin=SELF,
+        takes_out=False,
     ),
 )

@@ -1,0 +1,121 @@
+"""Transfers: what the scheduler asks of a KV connector, and the blocks that transfers hold.
+
+Blocks that a transfer reads or writes are pinned until it is reported as ended, whatever becomes of
+its request. A failed load takes its request back to the last token before the failure.
+"""
+
+from collections.abc import Iterable
+
+from pyvt.kv_tier.connector import KVConnector
+from pyvt.messages import SchedulerOutput, TransferResults
+from pyvt.scheduler.block_pool import NULL_BLOCK
+from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.scheduler.request import Request, RequestStatus
+
+_NO_RESULTS = TransferResults()
+
+
+class Transfers:
+    """The scheduler's side of a connector.
+
+    Attributes:
+        loading: requests that wait for their blocks to be filled.
+        num_external_tokens: tokens that were loaded or are to be, since the start.
+        num_failed_loads: loads that failed since the start.
+    """
+
+    __slots__ = (
+        "_connector",
+        "_manager",
+        "_pinned",
+        "loading",
+        "num_external_tokens",
+        "num_failed_loads",
+    )
+
+    def __init__(self, connector: KVConnector, manager: KVCacheManager) -> None:
+        self._connector = connector
+        self._manager = manager
+        self._pinned: dict[str, list[list[int]]] = {}
+        self.loading: dict[str, Request] = {}
+        self.num_external_tokens = 0
+        self.num_failed_loads = 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a transfer has not been reported as ended."""
+        return bool(self.loading or self._pinned)
+
+    def match(self, request: Request, num_hit: int) -> tuple[int | None, bool]:
+        """Return what can be loaded behind a hit, in whole blocks, and whether meanwhile."""
+        found, is_async = self._connector.get_num_new_matched_tokens(request, num_hit)
+        if found is None:
+            return None, False
+        size = self._manager.block_size
+        room = (request.num_tokens - 1) // size * size - num_hit
+        assert 0 <= found <= room, f"{request.request_id}: {found} tokens to load, {room} wanted"
+        assert found % size == 0, "loads are whole blocks"
+        return found, is_async
+
+    def start(self, request: Request, num_external: int, *, is_async: bool) -> None:
+        """Note that a request has its blocks; the last of its computed tokens are to be loaded."""
+        assert request.blocks is not None, "a request that loads holds blocks"
+        tables = tuple(tuple(table) for table in request.blocks.tables)
+        self._connector.update_state_after_alloc(request, tables, num_external)
+        self.num_external_tokens += num_external
+        if is_async:
+            self.loading[request.request_id] = request
+
+    def meta(self, scheduled: SchedulerOutput) -> object | None:
+        """Return what the worker half must do in a step."""
+        meta: object | None = self._connector.build_connector_meta(scheduled)
+        return meta
+
+    def finish(self, request: Request) -> None:
+        """Tell of a request's end, before its blocks are freed; pin them where they are read."""
+        blocks = request.blocks
+        if blocks is None:
+            return
+        tables = tuple(tuple(table) for table in blocks.tables)
+        is_read = self._connector.request_finished_all_groups(request, tables)
+        is_written = self.loading.pop(request.request_id, None) is not None
+        if is_read or is_written:
+            ids = [
+                block_id
+                for g, group in enumerate(self._manager.groups)
+                if group.kind != "state"
+                for block_id in blocks.tables[g]
+            ]
+            self._manager.pool.pin(ids)
+            self._pinned.setdefault(request.request_id, []).append(ids)
+
+    def update(self, results: TransferResults | None) -> TransferResults:
+        """Take results: unpin what has ended."""
+        if results is None:
+            return _NO_RESULTS
+        self._connector.update_connector_output(results)
+        self.num_failed_loads += len(results.failed)
+        ended: Iterable[str] = results.sent | (results.received - self.loading.keys())
+        for request_id in ended:
+            for ids in self._pinned.pop(request_id, ()):
+                self._manager.pool.unpin(ids)
+        return results
+
+    def take_loaded(self, results: TransferResults) -> list[Request]:
+        """Return the requests whose wait has ended, in the order of requests."""
+        found = [self.loading.pop(name) for name in results.received if name in self.loading]
+        for request in found:
+            request.status = RequestStatus.RUNNING
+        return sorted(found, key=lambda request: request.order)
+
+    def first_invalid(self, request: Request, results: TransferResults) -> int:
+        """Return the tokens before the first block of a request that holds nothing."""
+        assert request.blocks is not None, "a request that loads holds blocks"
+        size = self._manager.block_size
+        first = request.num_computed_tokens
+        for table, invalid in zip(request.blocks.tables, results.invalid_blocks, strict=False):
+            for index, block_id in enumerate(table):
+                if block_id != NULL_BLOCK and block_id in invalid:
+                    first = min(first, index * size)
+                    break
+        return first

@@ -1,0 +1,88 @@
+"""From the engine's outputs to one answer's events, its tokens and how it ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyvt.outputs import CompletionOutput, PositionLogprobs
+from pyvt.server.answer.events import (
+    CallArguments,
+    CallStart,
+    Content,
+    Event,
+    Reasoning,
+    merged,
+)
+from pyvt.server.answer.parser import AnswerFormat, AnswerParser
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call and its arguments so far."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One of the answers to a request, as far as it has come.
+
+    Attributes:
+        form: how its text is read.
+        finish_reason: the engine's word, ``stop`` also for a stop string of the content; None
+            while it goes on.
+        num_tokens: every token that was sampled for it.
+        num_reasoning_tokens: those up to the end of its reasoning, tags included.
+        logprobs: of every token, where asked for.
+    """
+
+    form: AnswerFormat
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    num_tokens: int = 0
+    num_reasoning_tokens: int = 0
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    _parser: AnswerParser = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parser = self.form.parser()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the answer has ended."""
+        return self.finish_reason is not None
+
+    def take(self, new: CompletionOutput) -> list[Event]:
+        """Add what is new; return its events. Nothing may come after the end."""
+        was_reasoning = self._parser.is_reasoning
+        events = self._parser.push(new.text)
+        self.num_tokens += len(new.token_ids)
+        self.token_ids += new.token_ids
+        if was_reasoning or self._parser.is_reasoning:
+            self.num_reasoning_tokens = self.num_tokens
+        self.logprobs += new.logprobs or ()
+        if self._parser.matched is not None:
+            self.finish_reason, self.stop_reason = "stop", self._parser.matched
+        elif new.finish_reason is not None:
+            self.finish_reason, self.stop_reason = new.finish_reason, new.stop_reason
+        if self.is_done:
+            events += self._parser.finish()
+        events = merged(events)
+        self._keep(events)
+        return events
+
+    def _keep(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Content(text):
+                    self.content.append(text)
+                case Reasoning(text):
+                    self.reasoning.append(text)
+                case CallStart(_, name):
+                    self.calls.append(Call(name))
+                case CallArguments(index, text):
+                    self.calls[index].arguments += text

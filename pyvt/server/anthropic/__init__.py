@@ -1,0 +1,1 @@
+"""Anthropic's messages API, translated into a chat and back."""

@@ -1,0 +1,145 @@
+"""A request of the messages API as a chat."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pyvt.server.anthropic.schema import Block, CountRequest, MessagesRequest
+from pyvt.server.errors import request_error
+from pyvt.server.fields import checked
+from pyvt.server.openai.schema import ChatRequest, SamplingFields
+
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def as_chat(asked: CountRequest) -> ChatRequest:
+    """Return the chat that a request means.
+
+    Raises:
+        WireException: a block or a setting is of a kind that a model of text does not read.
+    """
+    messages: list[dict[str, Any]] = []
+    if asked.system is not None:
+        messages.append({"role": "system", "content": _text(asked.system, "system")})
+    for message in asked.messages:
+        messages += _messages(message.role, message.content)
+    body: dict[str, Any] = {
+        "messages": messages,
+        "tools": _tools(asked),
+        "chat_template_kwargs": _template_kwargs(asked),
+        **_choice(asked),
+        **{name: getattr(asked, name) for name in SamplingFields.model_fields},
+    }
+    if isinstance(asked, MessagesRequest):
+        body |= {
+            "max_tokens": asked.max_tokens,
+            "stop": asked.stop_sequences,
+            "stream": asked.stream,
+        }
+    # A last message of the assistant is the beginning of the answer.
+    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
+        body["continue_final_message"] = True
+    return checked(ChatRequest, body)
+
+
+def _messages(role: str, content: str | Sequence[Block]) -> list[dict[str, Any]]:
+    """Return the messages that one message means: results of tools stand alone."""
+    if role not in ("user", "assistant", "system"):
+        raise request_error(
+            f"[request] messages: expected the role 'user' or 'assistant', got {role[:40]!r}",
+            param="messages",
+        )
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    results = [
+        {
+            "role": "tool",
+            "tool_call_id": block.tool_use_id,
+            "content": _text(block.content or "", "messages"),
+        }
+        for block in content
+        if block.type == "tool_result"
+    ]
+    rest = [block for block in content if block.type != "tool_result"]
+    if not rest:
+        return results
+    said: dict[str, Any] = {"role": role}
+    texts = [block for block in rest if block.type not in ("tool_use", "thinking", _REDACTED)]
+    said["content"] = _text(texts, "messages") if texts else None
+    thoughts = [block.thinking or "" for block in rest if block.type == "thinking"]
+    if thoughts:
+        said["reasoning_content"] = "\n".join(thoughts)
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name or "", "arguments": json.dumps(block.input or {})},
+        }
+        for block in rest
+        if block.type == "tool_use"
+    ]
+    if calls:
+        said["tool_calls"] = calls
+    return [*results, said]
+
+
+_REDACTED = "redacted_thinking"
+
+
+def _text(content: str | Sequence[Block], param: str) -> str:
+    if isinstance(content, str):
+        return content
+    for block in content:
+        if block.type != "text" or block.text is None:
+            raise request_error(
+                f"[request] {param}: expected blocks of text, got {block.type[:40]!r}; the model "
+                "reads text only",
+                param=param,
+                code="unsupported_value",
+            )
+    return "\n".join(block.text or "" for block in content)
+
+
+def _tools(asked: CountRequest) -> list[dict[str, Any]] | None:
+    if not asked.tools:
+        return None
+    tools = []
+    for tool in asked.tools:
+        if tool.input_schema is None:
+            raise request_error(
+                f"[request] tools: expected tools with an input_schema, got {tool.name!r}; tools "
+                "that the server carries out are not supported",
+                param="tools",
+                code="unsupported_value",
+            )
+        function = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.input_schema,
+        }
+        tools.append({"type": "function", "function": function})
+    return tools
+
+
+def _choice(asked: CountRequest) -> dict[str, Any]:
+    choice = asked.tool_choice
+    if choice is None:
+        return {}
+    fields: dict[str, Any] = {}
+    if choice.disable_parallel_tool_use is not None:
+        fields["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if choice.type == "tool" and choice.name:
+        return {**fields, "tool_choice": {"type": "function", "function": {"name": choice.name}}}
+    if choice.type not in _CHOICES:
+        raise request_error(
+            f"[request] tool_choice: expected auto, any, tool or none, got {choice.type[:40]!r}",
+            param="tool_choice",
+        )
+    return {**fields, "tool_choice": _CHOICES[choice.type]}
+
+
+def _template_kwargs(asked: CountRequest) -> dict[str, Any] | None:
+    if asked.thinking is None:
+        return asked.chat_template_kwargs
+    is_on = asked.thinking.type != "disabled"
+    return {"enable_thinking": is_on, **(asked.chat_template_kwargs or {})}

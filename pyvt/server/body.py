@@ -1,0 +1,132 @@
+"""Bodies of requests: read within limits, parsed strictly.
+
+1. ``content-type`` must be JSON and the body not compressed: 415.
+2. At most so many bytes are read: 413.
+3. UTF-8 without lone surrogates, no NaN, no infinity, no name twice in an object, at most so many
+   levels: 400.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from starlette.requests import Request
+
+from pyvt.server.errors import WireException, request_error
+
+
+async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> dict[str, Any]:
+    """Return the object that a request's body is.
+
+    Raises:
+        WireException: it is none, or it is beyond a limit.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise request_error(
+            f"[body] content-type: expected 'application/json', got {kind[:80]!r}",
+            code="unsupported_media_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise request_error(
+            f"[body] content-encoding: expected none, got {encoding[:80]!r}",
+            code="unsupported_media_type",
+        )
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > max_bytes:
+            raise _too_large(max_bytes)
+    return parse_object(bytes(data), max_depth=max_depth)
+
+
+def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
+    """Return the object of JSON bytes; raises WireException for anything else."""
+    try:
+        text = data.decode()
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except UnicodeDecodeError as error:
+        raise request_error(
+            f"[body] text: expected UTF-8, got byte {error.start} of none"
+        ) from None
+    except json.JSONDecodeError as error:
+        raise request_error(
+            f"[body] json: expected valid JSON, got {error.msg} at character {error.pos}"
+        ) from None
+    except RecursionError:
+        raise _too_deep(max_depth) from None
+    except ValueError:  # a number with thousands of digits
+        raise request_error("[body] json: expected numbers of a usual length") from None
+    if not isinstance(value, dict):
+        raise request_error(f"[body] json: expected an object, got {_kind(value)}")
+    has_escapes = "\\u" in text
+    for depth, item in _walk(value):
+        if depth > max_depth:
+            raise _too_deep(max_depth)
+        if has_escapes and isinstance(item, str) and not _is_unicode(item):
+            raise request_error("[body] text: expected Unicode, got a lone surrogate")
+    return value
+
+
+def _walk(value: Any) -> Iterator[tuple[int, Any]]:
+    """Yield every value and name below ``value`` with its level, without recursion."""
+    left = [(1, value)]
+    while left:
+        depth, item = left.pop()
+        yield depth, item
+        if isinstance(item, dict):
+            left += [(depth + 1, name) for name in item]
+            left += [(depth + 1, part) for part in item.values()]
+        elif isinstance(item, list):
+            left += [(depth + 1, part) for part in item]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise request_error(f"[body] json: expected each name once, got {twice[:80]!r} twice")
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    raise request_error(f"[body] json: expected finite numbers, got {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise request_error(f"[body] json: expected finite numbers, got {text[:40]}")
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _kind(value: Any) -> str:
+    names = {list: "an array", str: "a string", bool: "a boolean"}
+    return names.get(type(value), "null" if value is None else "a number")
+
+
+def _too_large(max_bytes: int) -> WireException:
+    return request_error(f"[body] size: expected at most {max_bytes} bytes", code="body_too_large")
+
+
+def _too_deep(max_depth: int) -> WireException:
+    return request_error(f"[body] json: expected at most {max_depth} levels")

@@ -1,0 +1,95 @@
+"""A chat on its way into the engine, for every route that has one."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from pyvt.sampling_params import MAX_LOGPROBS, SamplingParams
+from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.conversation import conversation
+from pyvt.server.errors import request_error
+from pyvt.server.generation import Generation, needs_stream
+from pyvt.server.openai.schema import ChatRequest
+from pyvt.server.sampling import sampling_params
+from pyvt.server.state import ServerState, state_of
+from pyvt.server.structure import chat_form
+from pyvt.tokenizer.base import RenderedPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A chat that was rendered and checked."""
+
+    prompt: RenderedPrompt
+    params: SamplingParams
+    form: AnswerFormat
+
+
+async def start_chat(
+    request: Request, chat: ChatRequest, *, request_id: str, is_stream: bool
+) -> Generation:
+    """Return a chat that has started: what can be refused has been.
+
+    Args:
+        request: the HTTP request.
+        chat: the checked request; other APIs translate theirs into one.
+        request_id: unique.
+        is_stream: whether the client gets each token as it comes.
+
+    Raises:
+        RequestError, WireException: the chat cannot be served.
+    """
+    state = state_of(request)
+    llm = state.ready_llm()
+    prepared = await llm.run_input(lambda: _prepare(state, chat))
+    stream = await state.start(
+        request,
+        chat,
+        prepared.prompt,
+        prepared.params,
+        request_id=request_id,
+        is_stream=needs_stream(prepared.form, is_stream=is_stream),
+    )
+    return Generation(
+        stream=stream, params=prepared.params, form=prepared.form, metrics=state.metrics
+    )
+
+
+def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
+    """Render a chat and check its parameters; runs beside the loop."""
+    llm = state.ready_llm()
+    processor = llm.engine.input_processor
+    found = conversation(processor, state.speech(processor), chat)
+    max_tokens = chat.max_tokens
+    if chat.max_completion_tokens is not None:
+        max_tokens = chat.max_completion_tokens
+    dialect = found.form.dialect
+    keeps_special = dialect is not None and dialect.needs_special
+    params = sampling_params(
+        chat,
+        llm.engine.default_params,
+        max_tokens=max_tokens,
+        logprobs=_num_top(chat),
+        skip_special_tokens=False if keeps_special else None,
+        # With reasoning the parser looks for them, in the content alone.
+        stop=() if found.form.tags is not None else None,
+        structured_outputs=chat_form(chat, found.form),
+    )
+    return _Prepared(found.prompt, params, found.form)
+
+
+def _num_top(chat: ChatRequest) -> int | None:
+    """Return how many alternatives of each token are told; None without log probabilities."""
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise request_error(
+            "[request] top_logprobs: expected logprobs to be true with it", param="top_logprobs"
+        )
+    if not chat.logprobs:
+        return None
+    num_top = chat.top_logprobs or 0
+    if not 0 <= num_top <= MAX_LOGPROBS:
+        raise request_error(
+            f"[request] top_logprobs: expected 0 to {MAX_LOGPROBS}, got {num_top}",
+            param="top_logprobs",
+        )
+    return num_top

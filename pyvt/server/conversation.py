@@ -1,0 +1,187 @@
+"""From a chat's request to a prompt, and to how its answer is read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyvt.engine.input_processor import InputProcessor
+from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.answer.reasoning import ReasoningTags, Start, start_state
+from pyvt.server.errors import request_error
+from pyvt.server.openai.schema import ChatRequest, Message, NamedTool, Part, TemplateFields, Tool
+from pyvt.server.state import Speech
+from pyvt.server.tool_parsers import schemas_of
+from pyvt.tokenizer.base import RenderedPrompt
+
+# Templates of models without the role know the same thing by this name.
+_DEVELOPER, _SYSTEM = "developer", "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A rendered chat, how its answer is read, and whether it may call tools."""
+
+    prompt: RenderedPrompt
+    form: AnswerFormat
+
+
+def render_conversation(processor: InputProcessor, request: TemplateFields) -> RenderedPrompt:
+    """Return the prompt of a conversation.
+
+    Raises:
+        RequestError: the messages, the tools or the template's own variables are refused.
+    """
+    if request.chat_template is not None:
+        raise request_error(
+            "[request] chat_template: expected none, the model's own is used",
+            param="chat_template",
+            code="unsupported_value",
+        )
+    template = processor.chat_template
+    knows_developer = template is not None and any(
+        _DEVELOPER in source for source in template.sources.values()
+    )
+    messages = [_plain(message, knows_developer) for message in request.messages]
+    is_continued = bool(request.continue_final_message)
+    if is_continued and request.add_generation_prompt:
+        raise request_error(
+            "[request] continue_final_message: expected it without add_generation_prompt",
+            param="continue_final_message",
+        )
+    is_open = request.add_generation_prompt is not False and not is_continued
+    variables = dict(request.chat_template_kwargs or {})
+    # A request cannot bring its own template in by another door.
+    variables.pop("chat_template", None)
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+        if request.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    if request.documents is not None:
+        raise request_error(
+            "[request] documents: expected none, they are not supported",
+            param="documents",
+            code="unsupported_parameter",
+        )
+    rendered = processor.render(
+        messages,
+        tools=_tools(request),
+        add_generation_prompt=is_open,
+        chat_template_kwargs=variables,
+    )
+    return _cut_after(rendered, messages[-1]) if is_continued else rendered
+
+
+def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest) -> Conversation:
+    """Return the prompt of a chat and how its answer is read; raises as rendering does."""
+    prompt = render_conversation(processor, request)
+    is_calling = bool(request.tools) and request.tool_choice != "none"
+    dialect = speech.dialect if is_calling else None
+    if is_calling and dialect is None:
+        raise request_error(
+            "[request] tools: expected none, the model's chat template speaks no form of tool "
+            "calls that is known; choose one with --tool-call-parser",
+            param="tools",
+            code="unsupported_value",
+        )
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
+    start = _start(prompt, speech.tags, request)
+    stop = request.stop or ()
+    form = AnswerFormat(
+        tags=speech.tags if start is not None else None,
+        start=start or "closed",
+        dialect=dialect,
+        tools=schemas_of(tools),
+        stop=((stop,) if isinstance(stop, str) else stop) if start is not None else (),
+        is_stop_included=bool(request.include_stop_str_in_output),
+    )
+    return Conversation(prompt, form)
+
+
+def _start(
+    prompt: RenderedPrompt, tags: ReasoningTags | None, request: ChatRequest
+) -> Start | None:
+    """Return where the answer's text begins; None where no reasoning can be in it."""
+    if tags is None:
+        return None
+    if not request.continue_final_message:
+        return start_state(prompt.guarded, tags)
+    written = request.messages[-1].content
+    is_open = isinstance(written, str) and tags.opening in written and tags.closing not in written
+    return "open" if is_open else None
+
+
+def _tools(request: TemplateFields) -> list[dict[str, Any]] | None:
+    if not request.tools or getattr(request, "tool_choice", None) == "none":
+        return None
+    chosen = getattr(request, "tool_choice", None)
+    if isinstance(chosen, NamedTool):
+        names = [tool.function.name for tool in request.tools]
+        if chosen.function.name not in names:
+            raise request_error(
+                f"[request] tool_choice: expected one of the tools, got {chosen.function.name!r}",
+                param="tool_choice",
+                code="invalid_value",
+            )
+    return [_plain_tool(tool) for tool in request.tools]
+
+
+def _plain_tool(tool: Tool) -> dict[str, Any]:
+    return tool.model_dump(exclude_none=True)
+
+
+def _plain(message: Message, knows_developer: bool) -> dict[str, Any]:
+    """Return a message as templates want it: text contents, arguments as objects."""
+    plain = message.model_dump(exclude_none=True)
+    if message.role == _DEVELOPER and not knows_developer:
+        plain["role"] = _SYSTEM
+    if isinstance(message.content, list):
+        plain["content"] = "\n".join(_part_text(part) for part in message.content)
+    for call in plain.get("tool_calls", ()):
+        call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
+    return plain
+
+
+def _part_text(part: Part) -> str:
+    if part.type not in ("text", "input_text", "output_text") or part.text is None:
+        raise request_error(
+            f"[request] messages: expected parts of type 'text', got {part.type[:40]!r}; "
+            "the model reads text only",
+            param="messages",
+            code="unsupported_value",
+        )
+    return part.text
+
+
+def _arguments(given: Any) -> Any:
+    """Return arguments as an object where they are the text of one."""
+    if given is None:
+        return {}
+    if not isinstance(given, str):
+        return given
+    try:
+        value = json.loads(given or "{}")
+    except ValueError:
+        return given
+    return value if isinstance(value, dict) else given
+
+
+def _cut_after(rendered: RenderedPrompt, message: Mapping[str, Any]) -> RenderedPrompt:
+    """Return a prompt that ends where the content of its last message ends."""
+    content = str(message.get("content") or "")
+    if message.get("role") != "assistant" or not content:
+        raise request_error(
+            "[request] continue_final_message: expected a last message of the assistant with "
+            "content",
+            param="continue_final_message",
+        )
+    for text in (content, content.strip()):
+        at = rendered.text.rfind(text)
+        if at >= 0:
+            end = at + len(text)
+            return RenderedPrompt(rendered.text[:end], rendered.guarded[:end], rendered.stand_ins)
+    raise request_error(
+        "[request] continue_final_message: expected a template that writes the last message as it "
+        "is",
+        param="continue_final_message",
+    )

@@ -1,0 +1,87 @@
+"""Fields of requests: checked by pydantic, and those that nobody knows are told of.
+
+A field that is unknown changes nothing, but the answer then has a ``warnings`` list: a client that
+misspelt ``max_tokens`` must see it. Null is the same as absence.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pyvt.server.errors import WireException, request_error
+
+ModelT = TypeVar("ModelT", bound="RequestModel")
+
+# Names of other servers and of older versions, with ours.
+_OTHER_NAMES = {
+    "guided_json": "structured_outputs",
+    "guided_regex": "structured_outputs",
+    "guided_choice": "structured_outputs",
+    "guided_grammar": "structured_outputs",
+    "grammar": "structured_outputs",
+    "json_schema": "response_format",
+    "num_ctx": "--max-model-len of the server",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "think": "chat_template_kwargs",
+    "enable_thinking": "chat_template_kwargs",
+    "stop_sequences": "stop",
+}
+
+# Known to OpenAI, without an effect here that a client could miss.
+_HARMLESS = frozenset(
+    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
+)
+
+
+class RequestModel(BaseModel):
+    """A request; types are strict, so ``"true"`` is no boolean and 1.0 no integer."""
+
+    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+
+    def warnings(self) -> list[str]:
+        """Return a text for each field that had no effect."""
+        known = type(self).model_fields
+        unknown = [name for name in self.model_extra or {} if name not in _HARMLESS]
+        return [_warning(name, known) for name in unknown]
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return the named fields that are neither absent nor null."""
+        values = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in values if value is not None}
+
+
+def _warning(name: str, known: Mapping[str, Any]) -> str:
+    near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    hint = "" if near is None else f"; did you mean {near!r}?"
+    return f"{name[:80]!r} is unknown and had no effect{hint}"
+
+
+def checked(model: type[ModelT], body: Mapping[str, Any]) -> ModelT:
+    """Return the request of a body.
+
+    Raises:
+        WireException: a field is missing or wrong; the first one is named.
+    """
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> WireException:
+    # Of a field that may be of several types, the type that matched best is the last of its tries.
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = [str(part) for part in first["loc"]]
+    names = [part for part in path if "[" not in part and part not in _TYPE_WORDS]
+    param = ".".join(names) or "body"
+    text = first["msg"][:1].lower() + first["msg"][1:300]
+    return request_error(f"[request] {param}: {text}", param=param, code="invalid_value")
+
+
+# How pydantic names the members of a union in the place of an error.
+_TYPE_WORDS = frozenset({"str", "int", "float", "bool", "dict", "list", "Part", "JsonSchema"})

@@ -1,0 +1,182 @@
+"""One request in the engine, its answers, and how it may fail; shared by all routes."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from pyvt.engine.async_llm import RequestStream
+from pyvt.errors import RequestError
+from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from pyvt.sampling_params import SamplingParams
+from pyvt.server.answer.collector import Answer
+from pyvt.server.answer.events import Event
+from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.errors import WireException, server_error
+from pyvt.server.metrics import Metrics
+from pyvt.server.usage import Usage
+
+
+@dataclass(slots=True)
+class Step:
+    """What is new of one answer, which may have grown further when this is read.
+
+    Attributes:
+        index: which of the request's answers.
+        answer: the answer itself.
+        events: what it says.
+        new: what the engine told: tokens and log probabilities beside the text.
+        is_last: whether the answer ended with this.
+    """
+
+    index: int
+    answer: Answer
+    events: Sequence[Event]
+    new: CompletionOutput
+    is_last: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """Reads a stream of the engine into answers; iterate ``steps`` once, to the end.
+
+    Attributes:
+        stream: has started.
+        params: of the request.
+        form: how the answers are read.
+        answers: one for each of ``n``.
+        output: the last output that came.
+        prompt_logprobs: of the prompt, where asked for; they come with the first output.
+    """
+
+    stream: RequestStream
+    params: SamplingParams
+    form: AnswerFormat
+    metrics: Metrics
+    answers: list[Answer] = field(default_factory=list)
+    output: RequestOutput | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.answers = [Answer(self.form) for _ in range(self.params.n)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request is not honoured."""
+        return () if self.output is None else self.output.warnings
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """Yield what is new, until all answers have ended.
+
+        Raises:
+            WireException: the engine gave up on the request.
+            EngineDeadError: the engine has stopped.
+        """
+        reason = "abort"
+        last_s: float | None = None
+        num_open = len(self.answers)
+        try:
+            async for output in self.stream:
+                self.output = output
+                self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+                now_s = time.perf_counter()
+                if last_s is not None:
+                    self.metrics.observe("inter_token_latency_seconds", now_s - last_s)
+                last_s = now_s
+                for new in output.outputs:
+                    answer = self.answers[new.index]
+                    if answer.is_done:
+                        continue
+                    if new.finish_reason in ("abort", "error"):
+                        reason = new.finish_reason
+                        raise _failure(output)
+                    events = answer.take(new)
+                    num_open -= answer.is_done
+                    yield Step(new.index, answer, events, new, answer.is_done)
+                if not num_open:
+                    break
+            reason = self.answers[0].finish_reason or reason
+        finally:
+            self.stream.close()
+            if self.output is not None:
+                self.metrics.record_end(
+                    self.output.metrics,
+                    reason,
+                    n=self.params.n,
+                    max_tokens=self.params.max_tokens or 0,
+                )
+
+    async def run(self) -> "Generation":
+        """Read to the end; return itself."""
+        async for _ in self.steps():
+            pass
+        return self
+
+    def add_usage(self, usage: Usage) -> None:
+        """Add what the request cost so far."""
+        if self.output is not None:
+            usage.add(self.output, self.answers)
+
+
+def usage_of(generations: Sequence[Generation]) -> Usage:
+    """Return what requests cost so far."""
+    usage = Usage()
+    for generation in generations:
+        generation.add_usage(usage)
+    return usage
+
+
+def needs_stream(form: AnswerFormat, *, is_stream: bool) -> bool:
+    """Return whether the engine must give each token by itself.
+
+    It must where tokens are attributed to reasoning or content, or a stop string is looked for
+    here; else one output at the end is cheaper.
+    """
+    return is_stream or form.tags is not None
+
+
+async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Step]]:
+    """Yield the steps of several requests as they come, each with its request's place."""
+    if len(generations) == 1:
+        async for step in generations[0].steps():
+            yield 0, step
+        return
+    queue: asyncio.Queue[tuple[int, Step] | BaseException | None] = asyncio.Queue(maxsize=8)
+
+    async def read(place: int, generation: Generation) -> None:
+        try:
+            async for step in generation.steps():
+                await queue.put((place, step))
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+    tasks = [
+        asyncio.ensure_future(read(place, generation))
+        for place, generation in enumerate(generations)
+    ]
+    try:
+        num_left = len(tasks)
+        while num_left:
+            item = await queue.get()
+            if item is None:
+                num_left -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _failure(output: RequestOutput) -> Exception:
+    """Return what went wrong with a request that the engine gave up on."""
+    if any(new.finish_reason == "error" for new in output.outputs):
+        return WireException(server_error("the engine could not compute the answer"))
+    if output.error is not None:
+        return RequestError(output.error, code="deadline_exceeded")
+    return RequestError(
+        "[server] request: was aborted before the answer was complete", code="aborted"
+    )

@@ -1,0 +1,1 @@
+"""OpenAI's API: request models, and answers built by hand."""

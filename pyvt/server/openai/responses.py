@@ -1,0 +1,222 @@
+"""POST /v1/responses: stateless, whole or as a stream of numbered events."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from pyvt.errors import PyvtError
+from pyvt.server.answer.blocks import Block, Blocks, Change
+from pyvt.server.chats import start_chat
+from pyvt.server.errors import WireException, body_of
+from pyvt.server.fields import checked
+from pyvt.server.generation import Generation, usage_of
+from pyvt.server.openai.chat_wire import call_id
+from pyvt.server.openai.events import failure, named_event
+from pyvt.server.openai.responses_input import as_chat
+from pyvt.server.openai.responses_schema import ResponsesRequest
+from pyvt.server.sse import until_client_leaves
+from pyvt.server.state import request_id_of, state_of
+
+_PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
+
+
+async def responses(request: Request) -> ASGIApp:
+    """Answer an input; nothing is kept."""
+    state = state_of(request)
+    asked = checked(ResponsesRequest, await state.body(request))
+    model = state.model_name(asked.model)
+    response_id = f"resp_{request_id_of(request)}"
+    is_stream = bool(asked.stream)
+    chat = as_chat(asked)
+    generation = await start_chat(request, chat, request_id=response_id, is_stream=is_stream)
+    writer = _Writer(response_id, model, asked, generation)
+    if is_stream:
+        return state.event_stream(writer.stream())
+    body = await until_client_leaves(request.receive, writer.whole())
+    return Response(body_of(body), media_type="application/json")
+
+
+class _Writer:
+    """Writes one response."""
+
+    def __init__(
+        self, response_id: str, model: str, asked: ResponsesRequest, generation: Generation
+    ) -> None:
+        self.asked = asked
+        self.generation = generation
+        self.blocks = Blocks()
+        self._number = -1
+        self._call_ids: dict[int, str] = {}
+        self._base = _base(response_id, model, asked, generation)
+
+    async def whole(self) -> dict[str, Any]:
+        """Read to the end; return the body."""
+        async for step in self.generation.steps():
+            for _ in self.blocks.push(step.events):
+                pass
+        return self._end()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the events."""
+        in_progress = {"response": {**self._base, "status": "in_progress"}}
+        yield self._event("response.created", in_progress)
+        yield self._event("response.in_progress", in_progress)
+        try:
+            async for step in self.generation.steps():
+                # Read one by one: a change is told before the block grows further.
+                changes = self.blocks.push(step.events, is_last=step.is_last)
+                data = b"".join(event for change in changes for event in self._events(change))
+                if data:
+                    yield data
+            body = self._end()
+            yield self._event(f"response.{body['status']}", {"response": body})
+        except (PyvtError, WireException) as error:
+            told = failure(error)
+            problem = {"code": told.code or told.type, "message": told.message}
+            yield self._event("error", {**problem, "param": told.param})
+            failed = {**self._base, "status": "failed", "error": problem}
+            yield self._event("response.failed", {"response": failed})
+
+    def _end(self) -> dict[str, Any]:
+        (answer,) = self.generation.answers
+        usage = usage_of([self.generation])
+        is_cut = answer.finish_reason == "length"
+        status = "incomplete" if is_cut else "completed"
+        warnings = [*self.asked.warnings(), *self.generation.warnings]
+        return {
+            **self._base,
+            **({"warnings": warnings} if warnings else {}),
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": [self._item(block, status) for block in self.blocks.blocks],
+            "usage": {
+                "input_tokens": usage.num_prompt_tokens,
+                "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},
+                "output_tokens": usage.num_completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": usage.num_reasoning_tokens},
+                "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
+            },
+        }
+
+    def _item(self, block: Block, status: str) -> dict[str, Any]:
+        item: dict[str, Any] = {"id": self._item_id(block), "status": status}
+        match block.kind:
+            case "text":
+                content = [_text_part(block.text)]
+                return {**item, "type": "message", "role": "assistant", "content": content}
+            case "reasoning":
+                content = [{"type": "reasoning_text", "text": block.text}]
+                return {**item, "type": "reasoning", "summary": [], "content": content}
+            case "call":
+                if block.index not in self._call_ids:
+                    self._call_ids[block.index] = call_id(0)
+                return {
+                    **item,
+                    "type": "function_call",
+                    "call_id": self._call_ids[block.index],
+                    "name": block.name,
+                    "arguments": block.text,
+                }
+
+    def _item_id(self, block: Block) -> str:
+        number = self._base["id"].removeprefix("resp_")
+        return f"{_PREFIXES[block.kind]}_{number}_{block.index}"
+
+    def _events(self, change: Change) -> Iterator[bytes]:
+        block = change.block
+        match change.action:
+            case "open":
+                yield from self._open(block)
+            case "delta":
+                name = {
+                    "text": "response.output_text.delta",
+                    "reasoning": "response.reasoning_text.delta",
+                    "call": "response.function_call_arguments.delta",
+                }[block.kind]
+                yield self._event(name, {**self._place(block), "delta": change.text})
+            case "close":
+                yield from self._close(block)
+
+    def _open(self, block: Block) -> Iterator[bytes]:
+        item = self._item(block, "in_progress")
+        if block.kind != "call":
+            item["content"] = []
+        added = {"output_index": block.index, "item": item}
+        yield self._event("response.output_item.added", added)
+        if block.kind != "call":
+            part = {**self._place(block), "part": _part(block)}
+            yield self._event("response.content_part.added", part)
+
+    def _close(self, block: Block) -> Iterator[bytes]:
+        place = self._place(block)
+        if block.kind == "call":
+            done = {**place, "arguments": block.text, "name": block.name}
+            yield self._event("response.function_call_arguments.done", done)
+        else:
+            name = "output_text" if block.kind == "text" else "reasoning_text"
+            yield self._event(f"response.{name}.done", {**place, "text": block.text})
+            yield self._event("response.content_part.done", {**place, "part": _part(block)})
+        item = {"output_index": block.index, "item": self._item(block, "completed")}
+        yield self._event("response.output_item.done", item)
+
+    def _place(self, block: Block) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": self._item_id(block), "output_index": block.index}
+        if block.kind != "call":
+            place["content_index"] = 0
+        if block.kind == "text":
+            place["logprobs"] = []
+        return place
+
+    def _event(self, name: str, fields: dict[str, Any]) -> bytes:
+        self._number += 1
+        return named_event(name, {"type": name, "sequence_number": self._number, **fields})
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.kind == "text":
+        return _text_part(block.text)
+    return {"type": "reasoning_text", "text": block.text}
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _base(
+    response_id: str, model: str, asked: ResponsesRequest, generation: Generation
+) -> dict[str, Any]:
+    """Return the fields that do not change while the response grows."""
+    params = generation.params
+    given = asked.model_dump(exclude_none=True, by_alias=True)
+    base: dict[str, Any] = {
+        "id": response_id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": given.get("reasoning", {"effort": None, "summary": None}),
+        "store": False,
+        "temperature": params.temperature,
+        "text": given.get("text", {"format": {"type": "text"}}),
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": given.get("tools", []),
+        "top_p": params.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "metadata": given.get("metadata", {}),
+    }
+    if warnings := asked.warnings():
+        base["warnings"] = warnings
+    return base

@@ -1,0 +1,90 @@
+"""Request models of OpenAI's responses API."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pyvt.server.fields import RequestModel
+from pyvt.server.openai.schema import SamplingFields
+
+
+class InputPart(RequestModel):
+    """A part of an item's content."""
+
+    type: str
+    text: str | None = None
+
+
+class InputItem(RequestModel):
+    """A message, a call, the result of a call, or reasoning; a message may leave its type out."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[InputPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[InputPart] | None = None
+
+
+class ResponseTool(RequestModel):
+    """A function; OpenAI's own tools are not supported."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(RequestModel):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(RequestModel):
+    """What the text must be."""
+
+    type: str
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class TextSettings(RequestModel):
+    """Settings of the text."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningSettings(RequestModel):
+    """Settings of reasoning."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesRequest(SamplingFields):
+    """POST /v1/responses."""
+
+    model: str | None = None
+    input: str | list[InputItem]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: ReasoningSettings | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    truncation: str | None = None
+    include: list[str] | None = None
+    stream_options: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None

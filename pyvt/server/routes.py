@@ -1,0 +1,63 @@
+"""The table of routes: path, handler, and the model of its body, from which the docs are made."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from pyvt.server.anthropic.messages import count_tokens, messages
+from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
+from pyvt.server.fields import RequestModel
+from pyvt.server.openai.chat import chat_completions
+from pyvt.server.openai.completions import completions
+from pyvt.server.openai.models import get_model, list_models
+from pyvt.server.openai.responses import responses
+from pyvt.server.openai.responses_schema import ResponsesRequest
+from pyvt.server.openai.schema import ChatRequest, CompletionRequest
+from pyvt.server.page import MarkdownRequest, markdown, page
+from pyvt.server.service import (
+    AbortRequest,
+    abort,
+    health,
+    metrics,
+    ready,
+    reset_prefix_cache,
+    version,
+)
+from pyvt.server.tokens import DetokenizeRequest, TokenizeRequest, detokenize, render, tokenize
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """One route; ``is_stream`` where the answer may be a stream of events."""
+
+    method: str
+    path: str
+    handler: Handler
+    model: type[RequestModel] | None = None
+    is_stream: bool = False
+
+
+ROUTES = (
+    RouteRow("POST", "/v1/chat/completions", chat_completions, ChatRequest, True),
+    RouteRow("POST", "/v1/completions", completions, CompletionRequest, True),
+    RouteRow("POST", "/v1/responses", responses, ResponsesRequest, True),
+    RouteRow("POST", "/v1/messages", messages, MessagesRequest, True),
+    RouteRow("POST", "/v1/messages/count_tokens", count_tokens, CountRequest),
+    RouteRow("POST", "/v1/chat/completions/render", render, ChatRequest),
+    RouteRow("GET", "/v1/models", list_models),
+    RouteRow("GET", "/v1/models/{model:path}", get_model),
+    RouteRow("POST", "/tokenize", tokenize, TokenizeRequest),
+    RouteRow("POST", "/detokenize", detokenize, DetokenizeRequest),
+    RouteRow("POST", "/abort", abort, AbortRequest),
+    RouteRow("POST", "/reset_prefix_cache", reset_prefix_cache),
+    RouteRow("GET", "/health", health),
+    RouteRow("GET", "/ready", ready),
+    RouteRow("GET", "/version", version),
+    RouteRow("GET", "/metrics", metrics),
+    RouteRow("GET", "/", page),
+    RouteRow("POST", "/ui/markdown", markdown, MarkdownRequest),
+)

@@ -1,0 +1,200 @@
+"""Runs a server: the socket, the model's loading, signals, and the way down.
+
+1. The socket is bound before the model is loaded: a port in use is known at once, and ``/health``
+   answers while ``/ready`` says why not yet.
+2. The first signal drains: no new requests (503), running ones get ``shutdown_timeout_s``, then the
+   rest is aborted. The second one ends the process at once.
+3. TLS and Unix sockets are uvicorn's.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from pyvt.config.server import ServerConfig
+from pyvt.engine.async_llm import AsyncLLM
+from pyvt.errors import ConfigError
+from pyvt.log import get_logger
+from pyvt.server.app import create_app
+from pyvt.server.state import ServerState
+
+log = get_logger(__name__)
+
+# Longer than the pools of clients keep a connection, so that it is they who close it.
+KEEP_ALIVE_S = 75
+_POLL_S = 0.05
+_BACKLOG = 1024
+
+
+def listen(config: ServerConfig) -> socket.socket:
+    """Return the bound socket.
+
+    Raises:
+        ConfigError: the address is in use or is none of this machine.
+    """
+    where = config.uds or f"{config.host}:{config.port}"
+    try:
+        if config.uds is not None:
+            return _unix_socket(Path(config.uds))
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        sock = socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"[serve] address: expected {where!r} to be free and of this machine, got "
+            f"{error.strerror or error}; choose another with --port or --host",
+            field="server.port",
+        ) from error
+    sock.setblocking(False)
+    return sock
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """Bind a Unix socket that only its owner may use; one that nobody serves is replaced."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise OSError(errno.EADDRINUSE, "address in use")
+        path.unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    sock.listen(_BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(config: ServerConfig, sock: socket.socket) -> str:
+    """Return the URL that a client on this machine uses."""
+    if config.uds is not None:
+        return f"unix:{config.uds}"
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    scheme = "http" if config.ssl_certfile is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def serve(
+    state: ServerState,
+    sock: socket.socket,
+    load: Callable[[], AsyncLLM],
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until a signal comes; the engine has ended when it returns.
+
+    Args:
+        state: of the server.
+        sock: bound, see ``listen``.
+        load: loads the model; runs on a thread while the server already answers.
+        on_ready: told the URL when requests are taken.
+
+    Raises:
+        PyvtError: the model could not be loaded.
+    """
+    try:
+        asyncio.run(_serve(state, sock, load, on_ready))
+    finally:
+        sock.close()
+        if state.config.uds is not None:
+            Path(state.config.uds).unlink(missing_ok=True)
+
+
+async def _serve(
+    state: ServerState,
+    sock: socket.socket,
+    load: Callable[[], AsyncLLM],
+    on_ready: Callable[[str], None],
+) -> None:
+    server = UnsignalledServer(uvicorn_config(state))
+    running = asyncio.ensure_future(server.serve(sockets=[sock]))
+    ending: list[asyncio.Future[None]] = []
+
+    def on_signal() -> None:
+        if ending:
+            _exit_at_once(state)
+        ending.append(asyncio.ensure_future(_drain(state, server)))
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    loading = asyncio.ensure_future(asyncio.to_thread(load))
+    try:
+        await asyncio.wait({loading, running}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            state.attach(loading.result())
+            if not ending:
+                on_ready(url_of(state.config, sock))
+        await running
+    finally:
+        server.should_exit = True
+        await asyncio.gather(running, *ending, return_exceptions=True)
+        if state.llm is not None:
+            await state.llm.shutdown(timeout_s=5.0)
+
+
+async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
+    """Let running requests end, then stop the server."""
+    state.is_draining = True
+    log.info("draining: %d requests are unfinished", state.num_unfinished)
+    await _until_idle(state, state.config.shutdown_timeout_s)
+    if state.num_unfinished:
+        log.warning("aborting %d requests after the drain", state.num_unfinished)
+        state.close_streams()
+        await _until_idle(state, 1.0)
+    server.should_exit = True
+
+
+async def _until_idle(state: ServerState, timeout_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    while state.num_unfinished and loop.time() < end_s:
+        await asyncio.sleep(_POLL_S)
+
+
+def _exit_at_once(state: ServerState) -> None:
+    """End the process without waiting for anything; the system frees the port and the memory."""
+    if state.config.uds is not None:
+        Path(state.config.uds).unlink(missing_ok=True)
+    os._exit(130)
+
+
+def uvicorn_config(state: ServerState) -> uvicorn.Config:
+    """Return how uvicorn runs a server."""
+    config = state.config
+    return uvicorn.Config(
+        create_app(state),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=2,
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        proxy_headers=False,
+    )
+
+
+class UnsignalledServer(uvicorn.Server):
+    """A server that leaves signals to ``serve``."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Change nothing."""
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Do nothing; it is never installed."""

@@ -1,0 +1,58 @@
+"""What operators ask: whether the server lives, whether it is ready, its version, its metrics."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+import pyvt
+from pyvt.server.fields import RequestModel, checked
+from pyvt.server.metrics import CONTENT_TYPE
+from pyvt.server.state import state_of
+
+
+async def health(request: Request) -> Response:
+    """Answer that the process lives; 500 only when it can serve nothing any more."""
+    state = state_of(request)
+    is_dead = state.llm is not None and not state.llm.is_ready and not state.is_draining
+    body = {"status": "dead" if is_dead else "ok"}
+    return JSONResponse(body, 500 if is_dead else 200)
+
+
+async def ready(request: Request) -> Response:
+    """Answer whether requests are taken; 503 with the reason while they are not."""
+    reason = state_of(request).why_not_ready()
+    if reason is None:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse(
+        {"status": "not ready", "reason": reason}, 503, headers={"retry-after": "5"}
+    )
+
+
+async def version(request: Request) -> Response:
+    """Answer pyvt's version."""
+    return JSONResponse({"version": pyvt.__version__})
+
+
+async def metrics(request: Request) -> Response:
+    """Answer the metrics in Prometheus' format."""
+    return Response(state_of(request).metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+class AbortRequest(RequestModel):
+    """POST /abort: the id that an answer has, or had it been complete."""
+
+    request_id: str
+
+
+async def abort(request: Request) -> Response:
+    """End a request soon; its client is told. An unknown id changes nothing."""
+    state = state_of(request)
+    asked = checked(AbortRequest, await state.body(request))
+    state.ready_llm().abort(asked.request_id)
+    return JSONResponse({"request_id": asked.request_id})
+
+
+async def reset_prefix_cache(request: Request) -> Response:
+    """Forget every cached prefix that no request holds; answers how many blocks that were."""
+    llm = state_of(request).ready_llm()
+    num_blocks = await llm.call(lambda engine: engine.core.scheduler.reset_prefix_cache())
+    return JSONResponse({"num_blocks": num_blocks})

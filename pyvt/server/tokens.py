@@ -1,0 +1,105 @@
+"""Texts and tokens without generating: /tokenize, /detokenize, and a chat rendered for a look."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pyvt.server.conversation import render_conversation
+from pyvt.server.errors import request_error
+from pyvt.server.fields import RequestModel, checked
+from pyvt.server.openai.schema import ChatRequest, Message, TemplateFields, Tool
+from pyvt.server.state import state_of
+
+
+class TokenizeRequest(TemplateFields):
+    """POST /tokenize: a prompt, or messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None  # type: ignore[assignment]
+    tools: list[Tool] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(RequestModel):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[int]
+    skip_special_tokens: bool | None = None
+
+
+async def tokenize(request: Request) -> Response:
+    """Answer the ids of a prompt, or of a conversation as it would be run."""
+    state = state_of(request)
+    asked = checked(TokenizeRequest, await state.body(request))
+    state.model_name(asked.model)
+    processor = state.ready_llm().engine.input_processor
+
+    def work() -> list[int]:
+        if (asked.prompt is None) == (asked.messages is None):
+            raise request_error(
+                "[request] prompt: expected either prompt or messages", param="prompt"
+            )
+        if asked.prompt is not None:
+            adds = asked.add_special_tokens is not False
+            return processor.tokenizer.encode(asked.prompt, add_special_tokens=adds)
+        return list(processor.tokenize(render_conversation(processor, asked)))
+
+    ids = await state.ready_llm().run_input(work)
+    body = {
+        "tokens": ids,
+        "count": len(ids),
+        "max_model_len": processor.limits.max_model_len,
+        "token_strs": [processor.tokenizer.token_text(i) for i in ids]
+        if asked.return_token_strs
+        else None,
+    }
+    return JSONResponse(body)
+
+
+async def detokenize(request: Request) -> Response:
+    """Answer the text of ids."""
+    state = state_of(request)
+    asked = checked(DetokenizeRequest, await state.body(request))
+    state.model_name(asked.model)
+    processor = state.ready_llm().engine.input_processor
+    vocab_size = processor.limits.vocab_size
+    for token_id in asked.tokens:
+        if not 0 <= token_id < vocab_size:
+            raise request_error(
+                f"[request] tokens: expected ids from 0 up to {vocab_size - 1}, got {token_id}",
+                param="tokens",
+                code="invalid_value",
+            )
+    skips = bool(asked.skip_special_tokens)
+    text = await state.ready_llm().run_input(
+        lambda: processor.tokenizer.decode(asked.tokens, skip_special_tokens=skips)
+    )
+    return JSONResponse({"prompt": text})
+
+
+async def render(request: Request) -> Response:
+    """Answer what a chat's prompt is, how many tokens it has, and whether it fits; runs nothing."""
+    state = state_of(request)
+    chat = checked(ChatRequest, await state.body(request))
+    state.model_name(chat.model)
+    processor = state.ready_llm().engine.input_processor
+
+    def work() -> tuple[str, tuple[int, ...]]:
+        rendered = render_conversation(processor, chat)
+        return rendered.text, processor.tokenize(rendered)
+
+    text, ids = await state.ready_llm().run_input(work)
+    max_tokens = chat.max_completion_tokens or chat.max_tokens
+    room = processor.limits.max_model_len - len(ids)
+    body = {
+        "prompt": text,
+        "token_ids": list(ids),
+        "count": len(ids),
+        "max_model_len": processor.limits.max_model_len,
+        "room": max(room, 0),
+        "fits": room >= max(max_tokens or 1, 1),
+        "warnings": chat.warnings(),
+    }
+    return JSONResponse(body)

@@ -1,0 +1,164 @@
+"""Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from threading import Lock
+from typing import Any
+
+import llguidance
+
+from pyvt.errors import RequestError
+from pyvt.log import get_logger
+from pyvt.sampling_params import StructuredOutputsParams
+from pyvt.structured.closing import ShortestText
+from pyvt.structured.grammar import (
+    GrammarText,
+    compile_schema,
+    grammar_text,
+    refused,
+    schema_options,
+)
+from pyvt.structured.matcher import CompiledGrammar
+from pyvt.structured.schema import keyword_to_blame
+from pyvt.structured.vocabulary import GrammarVocabulary
+from pyvt.tokenizer.base import Tokenizer
+
+log = get_logger(__name__)
+
+NUM_THREADS = 2
+# What a schema that is not strict may give up, in this order.
+_LESS_STRICT: tuple[dict[str, Any], ...] = ({"coerce_one_of": True}, {"lenient": True})
+
+
+class GrammarCompiler:
+    """Compiled grammars of one model, by content; safe for several threads.
+
+    Args:
+        tokenizer: the model's.
+        vocab_size: V, ids of the model's logits.
+        eos_token_ids: ids that end a text.
+        timeout_s: how long one grammar may take.
+        cache_size: grammars that are kept.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        *,
+        timeout_s: float = 10.0,
+        cache_size: int = 256,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._timeout_s = timeout_s
+        self._cache_size = cache_size
+        self._cache: OrderedDict[StructuredOutputsParams, Future[CompiledGrammar]] = OrderedDict()
+        self._lock = Lock()
+        self._vocabulary: GrammarVocabulary | None = None
+        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="pyvt-grammar")
+        self.num_hits = 0
+        self.num_compiled = 0
+
+    def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
+        """Return the compiled grammar; waits for it, but never keeps the step loop.
+
+        Raises:
+            RequestError: it cannot be honoured, no text satisfies it, or it takes too long.
+        """
+        vocabulary = self._get_vocabulary()
+        key = params.without_request_settings()
+        with self._lock:
+            future = self._cache.get(key)
+            if future is None:
+                future = self._pool.submit(_compile, key, vocabulary)
+                self._cache[key] = future
+                self.num_compiled += 1
+                while len(self._cache) > self._cache_size:
+                    self._cache.popitem(last=False)
+            else:
+                self.num_hits += 1
+                self._cache.move_to_end(key)
+        try:
+            return future.result(self._timeout_s)
+        except FutureTimeoutError as error:
+            raise refused(f"a grammar that compiles in {self._timeout_s:g} s", "more") from error
+
+    def close(self) -> None:
+        """End the threads; grammars that were handed out stay usable."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _get_vocabulary(self) -> GrammarVocabulary:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = GrammarVocabulary.of(
+                    self._tokenizer, self._vocab_size, self._eos_token_ids
+                )
+            return self._vocabulary
+
+
+def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+    try:
+        grammar = grammar_text(params, vocabulary.special_ids)
+    except RecursionError as error:
+        raise refused("a grammar that is not nested so deeply", "more levels") from error
+    matcher = _matcher(vocabulary.tokens, grammar)
+    warnings: tuple[str, ...] = ()
+    if matcher.is_error() and grammar.schema is not None and not params.strict:
+        for options in _LESS_STRICT:
+            grammar = grammar_text(params, vocabulary.special_ids, options)
+            matcher = _matcher(vocabulary.tokens, grammar)
+            if not matcher.is_error():
+                break
+        warnings = tuple(matcher.get_grammar_warnings())
+    if matcher.is_error():
+        raise _refusal(params, grammar, matcher.get_error())
+    on_bytes = _matcher(vocabulary.by_byte, grammar)
+    ends = (*((params.begin_after,) if params.begin_after else ()), *params.text_ends)
+    marks = tuple(tuple(vocabulary.text_to_bytes(end)) for end in ends)
+    search = ShortestText(on_bytes, vocabulary, marks)
+    found = search.find()
+    _check_start(matcher, found)
+    path = vocabulary.to_tokens(search.unfinished if found is None else found)
+    return CompiledGrammar(
+        vocabulary=vocabulary,
+        tokens=matcher,
+        by_byte=on_bytes,
+        shortest=0 if path is None else len(path),
+        warnings=warnings,
+        marks=marks,
+        is_free_text=grammar.is_free_text,
+    )
+
+
+def _matcher(tokenizer: llguidance.LLTokenizer, grammar: GrammarText) -> llguidance.LLMatcher:
+    limits = llguidance.LLParserLimits(verbose_errors=False)
+    return llguidance.LLMatcher(tokenizer, grammar.text, log_level=0, limits=limits)
+
+
+def _check_start(matcher: llguidance.LLMatcher, found: list[int] | None) -> None:
+    """Refuse a grammar without a text; the first mask also warms the lexer."""
+    probe = matcher.deep_copy()
+    has_start = any(probe.compute_bitmask()) and not probe.is_error()
+    if not has_start and not (found == [] and matcher.is_accepting()):
+        raise refused("a grammar that some text satisfies", "one without any")
+
+
+def _refusal(params: StructuredOutputsParams, grammar: GrammarText, reason: str) -> RequestError:
+    """Return the error of a grammar that llguidance does not take, with the keyword to blame."""
+    reason = " ".join(reason.split())
+    if grammar.schema is None:
+        return refused("a grammar that can be honoured", reason)
+
+    def is_refused(schema: Any) -> bool:
+        if not isinstance(schema, dict):
+            return False
+        text = compile_schema(schema, schema_options(params))
+        return bool(llguidance.LLMatcher.validate_grammar(text))
+
+    pointer = keyword_to_blame(grammar.schema, is_refused)
+    return refused(f"a schema that can be honoured, {pointer} cannot", reason, at="json")

@@ -1,0 +1,232 @@
+"""From a request's settings to a grammar in llguidance's own form, checked for hostile sizes.
+
+llguidance descends into nested rules and references on the stack, so their number is bounded here;
+its own limits bound everything else.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark, is_lark_syntax
+
+from pyvt.errors import RequestError
+from pyvt.sampling_params import StructuredOutputsParams
+from pyvt.structured.schema import SchemaSize, dump, without_additional
+
+MAX_SCHEMA_BYTES = 1 << 20
+MAX_GRAMMAR_BYTES = 64 << 10
+MAX_REGEX_BYTES = 16 << 10
+MAX_RULES = 500
+MAX_REFERENCES = 500
+MAX_NESTING = 200
+
+# Spaces and line ends between two signs of JSON. Without a bound a model may write them for ever.
+WHITESPACE = r"[ \n\r\t]{1,8}"
+_RULE = re.compile(r"^[ \t]*[?!]?[\w.\-]+(\[[^\]]*\])?[ \t]*(::=|:)", re.MULTILINE)
+_REGEX_PART = re.compile(r"/(?:[^/\n\\]|\\.)+/")
+_JSON_PART = re.compile(r"%json\s*")
+_TEXT = "TEXT: /(.|\\n)*/\nWS: /[ \\n\\r\\t]{1,8}/\n"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar for llguidance.
+
+    Attributes:
+        text: JSON with a list of grammars.
+        schema: the JSON schema inside, None for other kinds.
+        is_free_text: as in ``CompiledGrammar``.
+    """
+
+    text: str
+    schema: Any = None
+    is_free_text: bool = False
+
+
+def refused(expected: str, got: Any, *, at: str = "") -> RequestError:
+    """Return the error for settings that cannot be met; the caller raises it."""
+    shown = got if isinstance(got, str) else repr(got)
+    shown = shown if len(shown) <= 200 else f"{shown[:197]}..."
+    return RequestError(
+        f"[structured] structured_outputs{at and '.'}{at}: expected {expected}, got {shown}",
+        param="structured_outputs",
+        code="invalid_value",
+    )
+
+
+def grammar_text(
+    params: StructuredOutputsParams,
+    special_texts: Collection[str],
+    options: Mapping[str, Any] | None = None,
+) -> GrammarText:
+    """Return the grammar of a request.
+
+    Args:
+        params: what the text must be.
+        special_texts: special tokens of the model, which triggers and marks may be.
+        options: more options of llguidance's compiler of schemas.
+
+    Raises:
+        RequestError: it is too large, nested too deeply, or no grammar at all.
+    """
+    schema, is_free_text = None, False
+    if params.json is not None or params.json_object:
+        schema = _schema(params)
+        body = _json_grammars(schema, params, options)
+    elif params.regex is not None:
+        _check_size("regex", params.regex, MAX_REGEX_BYTES)
+        body = [{"lark_grammar": f"start: /{llguidance.regex_to_lark(params.regex)}/"}]
+    elif params.choice is not None:
+        words = " | ".join(json.dumps(word, ensure_ascii=False) for word in params.choice)
+        body = [{"lark_grammar": f"start: {words}"}]
+    elif params.grammar is not None:
+        body = [{"lark_grammar": _lark(params.grammar)}]
+    else:
+        assert params.structural_tag is not None, "one of the kinds is set"
+        body = [{"lark_grammar": _tags(params, special_texts, options)}]
+        is_free_text = True
+    if params.begin_after is not None:
+        mark = _symbol(params.begin_after, special_texts)
+        head = f"head: TEXT {mark}" if mark[0] == "<" else f"head[lazy]: TEXT {mark}"
+        start = {"lark_grammar": f"start: head WS? @body\n{head}\n{_TEXT}"}
+        body = [start, body[0] | {"name": "body"}, *body[1:]]
+    return GrammarText(json.dumps({"grammars": body}, ensure_ascii=False), schema, is_free_text)
+
+
+def _check_size(name: str, text: str, limit: int) -> None:
+    size = len(text.encode("utf-8", "replace"))
+    if size > limit:
+        raise refused(f"at most {limit} bytes", f"{size}", at=name)
+
+
+def _schema(params: StructuredOutputsParams) -> Any:
+    if params.json is None:
+        return {"type": "object"}
+    assert isinstance(params.json, str), "settings keep schemas as text"
+    _check_size("json", params.json, MAX_SCHEMA_BYTES)
+    try:
+        schema = json.loads(params.json)
+        size = SchemaSize()
+        size.add(schema)
+        if params.disable_additional_properties:
+            schema = without_additional(schema)
+    except RecursionError as error:
+        raise refused(f"at most {MAX_NESTING} levels", "more", at="json") from error
+    if not isinstance(schema, (dict, bool)):
+        raise refused("an object or a boolean", schema, at="json")
+    _check_schemas(size, "json")
+    return schema
+
+
+def schema_options(
+    params: StructuredOutputsParams, options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the options of llguidance's compiler of schemas."""
+    if params.disable_any_whitespace:
+        return {"whitespace_flexible": False, **(options or {})}
+    return {"whitespace_pattern": params.whitespace_pattern or WHITESPACE, **(options or {})}
+
+
+def _json_grammars(
+    schema: Any, params: StructuredOutputsParams, options: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    if schema is False:
+        raise refused("a grammar that some text satisfies", "one without any")
+    text = compile_schema({} if schema is True else schema, schema_options(params, options))
+    return list(json.loads(text)["grammars"])
+
+
+def compile_schema(schema: Any, options: dict[str, Any]) -> str:
+    """Return llguidance's form of a schema; whether it can be honoured shows later."""
+    return llguidance.LLMatcher.grammar_from_json_schema(
+        dump(schema),
+        overrides=options,  # type: ignore[arg-type]
+    )
+
+
+def _lark(text: str) -> str:
+    """Return a Lark grammar, converted from GBNF where it is that."""
+    _check_size("grammar", text, MAX_GRAMMAR_BYTES)
+    num_rules = len(_RULE.findall(text))
+    if num_rules > MAX_RULES:
+        raise refused(f"at most {MAX_RULES} rules", str(num_rules), at="grammar")
+    if is_lark_syntax(text):
+        _check_json_parts(text)
+        return text
+    try:
+        return gbnf_to_lark(text)
+    except RecursionError as error:
+        raise refused(f"at most {MAX_NESTING} levels", "more", at="grammar") from error
+    except GbnfToLarkError as error:
+        raise refused("a GBNF or Lark grammar", str(error), at="grammar") from error
+    except Exception as error:  # the converter raises plain Exception for unknown rules
+        if type(error) is not Exception:
+            raise
+        raise refused("a GBNF or Lark grammar", str(error), at="grammar") from error
+
+
+def _check_json_parts(text: str) -> None:
+    """Bound the schemas inside a Lark grammar, which llguidance reads itself."""
+    size = SchemaSize()
+    for part in _JSON_PART.finditer(text):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(text, part.end())
+            size.add(schema)
+        except (ValueError, RecursionError) as error:
+            raise refused("a JSON schema behind %json", str(error), at="grammar") from error
+    _check_schemas(size, "grammar")
+    longest = max((len(found[0]) for found in _REGEX_PART.finditer(text)), default=0)
+    _check_pattern(longest, "grammar")
+
+
+def _check_schemas(size: SchemaSize, name: str) -> None:
+    if size.num_references > MAX_REFERENCES:
+        raise refused(f"at most {MAX_REFERENCES} references", str(size.num_references), at=name)
+    _check_pattern(size.longest_pattern, name)
+
+
+def _check_pattern(length: int, name: str) -> None:
+    if length > MAX_REGEX_BYTES:
+        expected = f"regular expressions of at most {MAX_REGEX_BYTES} characters"
+        raise refused(expected, str(length), at=name)
+
+
+def _symbol(text: str, special_texts: Collection[str]) -> str:
+    """Return a text for Lark: the bare name of a special token, else a string."""
+    is_name = text in special_texts and text[0] == "<" and text[-1] == ">"
+    return text if is_name else json.dumps(text, ensure_ascii=False)
+
+
+def _tags(
+    params: StructuredOutputsParams,
+    special_texts: Collection[str],
+    options: Mapping[str, Any] | None,
+) -> str:
+    """Return a grammar of free text in which a trigger begins a tag with a schema inside."""
+    assert isinstance(params.structural_tag, str), "settings keep tags as text"
+    _check_size("structural_tag", params.structural_tag, MAX_SCHEMA_BYTES)
+    spec = json.loads(params.structural_tag)
+    size = SchemaSize()
+    size.add(spec)
+    _check_schemas(size, "structural_tag")
+    lines = []
+    for i, tag in enumerate(spec["structures"]):
+        trigger = next(t for t in spec["triggers"] if tag["begin"].startswith(t))
+        mark = _symbol(trigger, special_texts)
+        head = f"head_{i}" if mark[0] == "<" else f"head_{i}[lazy]"
+        inside = tag["schema"] if isinstance(tag["schema"], bool) else dict(tag["schema"])
+        if isinstance(inside, dict):
+            if params.disable_additional_properties:
+                inside = without_additional(inside)
+            inside["x-guidance"] = schema_options(params, options)
+        begin = tag["begin"][len(trigger) :]
+        parts = [f"%json {dump(inside)}"]
+        parts = [json.dumps(begin, ensure_ascii=False), *parts] if begin else parts
+        parts = [*parts, json.dumps(tag["end"], ensure_ascii=False)] if tag["end"] else parts
+        lines += [f"{head}: TEXT {mark}", f"tag_{i}: head_{i} {' '.join(parts)}"]
+    tags = " | ".join(f"tag_{i}" for i in range(len(spec["structures"])))
+    return "\n".join([f"start: ({tags})* tail", "tail: TEXT", *lines, _TEXT])

@@ -1,0 +1,157 @@
+"""A compiled grammar and the state of one request in it.
+
+``close_within_budget``: when the tokens that are left reach the reserve, only the shortest closing
+path is let through. The reserve is the length of that path, one token for the end, and room for
+what one more token could add to it: the length of the grammar's shortest text, at least
+``MIN_ROOM``. The path is searched when the tokens since the last search could have made it long
+enough, so a long text costs a few searches. A text that is complete is not cut short for what a
+further token could begin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+import numpy as np
+
+from pyvt.structured.closing import MAX_STEPS_ON_THE_WAY, ShortestText
+from pyvt.structured.vocabulary import GrammarVocabulary, allowed_ids
+
+Array = np.ndarray[Any, Any]
+
+MIN_ROOM = 8
+# Tokens until the next try where a search found no path.
+_RETRY = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledGrammar:
+    """What all requests with one grammar share; immutable, so any thread may start from it.
+
+    Attributes:
+        vocabulary: whose tokens the masks are of.
+        tokens, by_byte: matchers at the start of a text; never advanced.
+        shortest: tokens of the shortest text that was found, or as far as the search came.
+        warnings: keywords that a schema that is not strict had and that are not honoured.
+        marks: what ends free texts, in the vocabulary of bytes.
+        is_free_text: whether the grammar is about parts of a text that may end anywhere else.
+    """
+
+    vocabulary: GrammarVocabulary
+    tokens: llguidance.LLMatcher
+    by_byte: llguidance.LLMatcher
+    shortest: int
+    warnings: tuple[str, ...] = ()
+    marks: tuple[tuple[int, ...], ...] = ()
+    is_free_text: bool = False
+
+    def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "GrammarMatcher":
+        """Return the state of a request that has generated ``token_ids``.
+
+        With ``max_tokens`` the text is closed before so many tokens. The state is the one that a
+        request has which took these tokens one by one.
+        """
+        return GrammarMatcher(self, token_ids, max_tokens=max_tokens)
+
+
+class GrammarMatcher:
+    """The state of one request in its grammar; belongs to the worker's row.
+
+    Attributes:
+        error: why the grammar cannot go on, None while it can.
+    """
+
+    def __init__(
+        self, grammar: CompiledGrammar, token_ids: Sequence[int], *, max_tokens: int | None
+    ) -> None:
+        self.error: str | None = None
+        self._grammar = grammar
+        self._matcher = grammar.tokens.deep_copy()
+        self._bytes = grammar.by_byte.deep_copy()
+        self._is_closing = max_tokens is not None
+        self._room = max(MIN_ROOM, grammar.shortest)
+        self._num_until_search = 0
+        self._path: list[int] | None = None
+        for i, token_id in enumerate(token_ids):
+            if max_tokens is not None:
+                self._search(max_tokens - i)
+            self.advance((token_id,))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but the end may follow."""
+        return self._path == [] or self._matcher.is_stopped()
+
+    def masks(self, drafts: Sequence[int], num_left: int) -> Array:
+        """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool.
+
+        Args:
+            drafts: tokens that ``filter_drafts`` let through; the state does not change.
+            num_left: tokens that the request may still generate.
+        """
+        self._search(num_left)
+        size = self._grammar.vocabulary.size
+        allowed = np.zeros((1 + len(drafts), size), np.bool_)
+        if self._path is not None:
+            only = self._path[:1] or list(self._grammar.vocabulary.end_ids)
+            allowed[0, only] = True
+            return allowed
+        for i in range(1 + len(drafts)):
+            allowed[i] = allowed_ids(self._matcher.compute_bitmask(), size)
+            if i < len(drafts):
+                self._matcher.consume_token(drafts[i])
+        if drafts:
+            self._matcher.rollback(len(drafts))
+        self._check()
+        return allowed
+
+    def filter_drafts(self, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Return the drafts up to the first that the grammar does not allow, or that ends it."""
+        if self.error is not None or self._path is not None:
+            return ()
+        if self._is_closing:
+            drafts = drafts[: max(0, self._num_until_search - 1)]
+        ends = self._grammar.vocabulary.end_ids
+        num_before_end = next((i for i, t in enumerate(drafts) if t in ends), len(drafts))
+        kept = list(drafts[:num_before_end])
+        return tuple(kept[: self._matcher.validate_tokens(kept)]) if kept else ()
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Take tokens that were generated."""
+        vocabulary = self._grammar.vocabulary
+        for token_id in token_ids:
+            if self.error is not None or token_id in vocabulary.end_ids:
+                return
+            self._matcher.consume_token(token_id)
+            self._check()
+            if self._is_closing:
+                self._bytes.consume_tokens(vocabulary.to_bytes(token_id))
+                self._num_until_search -= 1
+            if self._path:
+                self._path.pop(0)
+
+    def _search(self, num_left: int) -> None:
+        """Look for the closing path where it is time, and take it where it has to be taken."""
+        if not self._is_closing or self._path is not None or self._num_until_search > 0:
+            return
+        grammar = self._grammar
+        search = ShortestText(
+            self._bytes, grammar.vocabulary, grammar.marks, max_steps=MAX_STEPS_ON_THE_WAY
+        )
+        found = search.find()
+        path = None if found is None else grammar.vocabulary.to_tokens(found)
+        if path is None:
+            self._num_until_search = _RETRY
+            return
+        room = self._room if path else int(not grammar.is_free_text)
+        num_spare = num_left - (len(path) + 1) - room
+        if num_spare > 0 or (not path and grammar.is_free_text):
+            self._num_until_search = max(1, num_spare // (self._room + 1))
+        elif self._matcher.validate_tokens(path) == len(path):
+            self._path = path
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            text = self._matcher.get_error().partition("\n")[0]
+            self.error = f"[structured] grammar: expected a text that goes on, got {text!r}"

@@ -1,0 +1,199 @@
+"""Structured output through the engine over a tiny random model."""
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pyvt.engine.async_llm import AsyncLLM
+from pyvt.errors import RequestError
+from pyvt.llm import LLM
+from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
+from pyvt.structured import compiler
+from tests.engine.engines import engine_of
+from tests.engine.tiny_model import write_tiny_model
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+EOS_ID, END_ID = 256, 3
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    return LLM(str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")), backend="numpy")
+
+
+def params_of(max_tokens: int = 60, *, temperature: float = 1.0, **structure: Any) -> Any:
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=5,
+        structured_outputs=StructuredOutputsParams(**structure),
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("schema", [PERSON, {}, {"type": "array"}, {"enum": ["a", 1]}])
+def test_answer_is_valid_before_the_tokens_end(llm: LLM, schema: Any, temperature: float) -> None:
+    (output,) = llm.generate("x", params_of(json=schema, temperature=temperature))
+
+    answer = output.outputs[0]
+    jsonschema.validate(json.loads(answer.text), schema)
+    assert answer.finish_reason == "stop"
+    assert len(answer.token_ids) <= 60
+
+
+@pytest.mark.parametrize("bias", [{EOS_ID: 100.0}, {EOS_ID: 100.0, END_ID: 100.0}])
+def test_biased_end_does_not_cut_the_answer(llm: LLM, bias: dict[int, float]) -> None:
+    structure = StructuredOutputsParams(json=PERSON)
+    params = SamplingParams(max_tokens=80, seed=1, logit_bias=bias, structured_outputs=structure)
+
+    (output,) = llm.generate("x", params)
+
+    jsonschema.validate(json.loads(output.outputs[0].text), PERSON)
+
+
+def test_rows_beside_a_grammar_keep_their_tokens(llm: LLM) -> None:
+    free = SamplingParams(max_tokens=12, seed=9, ignore_eos=True)
+    alone = llm.generate("victim", free)[0].outputs[0].token_ids
+
+    beside = llm.generate(
+        ["a", "victim", "b"], [params_of(json=PERSON), free, params_of(choice=["yes", "no"])]
+    )
+
+    assert beside[1].outputs[0].token_ids == alone
+    assert beside[2].outputs[0].text in ("yes", "no")
+
+
+def test_tokens_do_not_depend_on_the_batch(llm: LLM) -> None:
+    params = params_of(json=PERSON)
+    alone = llm.generate("p", params)[0].outputs[0].token_ids
+
+    beside = llm.generate(
+        ["a", "p", "c"], [params_of(regex="[a-z]{9}"), params, params_of(json={})]
+    )
+
+    assert beside[1].outputs[0].token_ids == alone
+
+
+def test_complete_text_ends_before_min_tokens(llm: LLM) -> None:
+    structure = StructuredOutputsParams(choice=["ab"])
+
+    (output,) = llm.generate(
+        "x", SamplingParams(max_tokens=30, min_tokens=20, structured_outputs=structure)
+    )
+
+    assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("ab", "stop")
+
+
+def test_text_that_may_go_on_does_so_up_to_min_tokens(llm: LLM) -> None:
+    structure = StructuredOutputsParams(regex="[ab]+")
+
+    (output,) = llm.generate(
+        "x", SamplingParams(max_tokens=30, min_tokens=20, structured_outputs=structure)
+    )
+
+    assert len(output.outputs[0].token_ids) >= 20
+
+
+def test_bad_words_inside_a_grammar_are_kept_out(llm: LLM) -> None:
+    structure = StructuredOutputsParams(regex="[ab]{12}")
+
+    (output,) = llm.generate(
+        "x", SamplingParams(max_tokens=30, seed=2, bad_words=["aa"], structured_outputs=structure)
+    )
+
+    assert len(output.outputs[0].text) == 12
+    assert "aa" not in output.outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("params", "param", "words"),
+    [
+        ({"max_tokens": 9}, "max_tokens", "needs at least 19 tokens, got max_tokens=9"),
+        ({"ignore_eos": True}, "ignore_eos", "false where a grammar says"),
+    ],
+)
+def test_request_that_cannot_end_well_is_refused(
+    llm: LLM, params: dict[str, Any], param: str, words: str
+) -> None:
+    structure = StructuredOutputsParams(json=PERSON)
+
+    with pytest.raises(RequestError, match=words) as refused:
+        llm.generate("x", SamplingParams(structured_outputs=structure, **params))
+
+    assert refused.value.param == param
+
+
+def test_warnings_of_a_lax_schema_come_with_the_answer(llm: LLM) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}
+
+    (output,) = llm.generate("x", params_of(json=schema, strict=False))
+
+    assert ["uniqueItems" in warning for warning in output.warnings] == [True]
+
+
+def test_prompt_logprobs_come_with_the_answer_and_take_no_prefix_hit(llm: LLM) -> None:
+    prompt = "a prompt that is longer than one block of the cache, and than two of them"
+    params = SamplingParams(max_tokens=2, prompt_logprobs=2, temperature=0)
+
+    first, again = (llm.generate(prompt, params)[0].prompt_logprobs for _ in range(2))
+
+    assert first == again
+    assert first is not None
+    assert first[0] is None
+    taken = [position.taken.text for position in first if position is not None]
+    assert "".join(taken) == prompt[1:]
+
+
+def test_stream_gives_prompt_logprobs_once(llm: LLM) -> None:
+    outputs = list(llm.stream("ab", SamplingParams(max_tokens=4, prompt_logprobs=0, seed=1)))
+
+    assert [len(o.prompt_logprobs) for o in outputs if o.prompt_logprobs is not None] == [2]
+
+
+def test_answers_of_one_request_each_satisfy_the_grammar(llm: LLM) -> None:
+    structure = StructuredOutputsParams(json=PERSON)
+    params = SamplingParams(max_tokens=60, seed=3, n=4, structured_outputs=structure)
+
+    (output,) = llm.generate("x", params)
+
+    assert len(output.outputs) == 4
+    assert len({answer.text for answer in output.outputs}) > 1
+    for answer in output.outputs:
+        jsonschema.validate(json.loads(answer.text), PERSON)
+
+
+def test_slow_grammar_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, compile_now = threading.Event(), compiler._compile
+
+    def slow(*args: Any) -> Any:
+        assert may_end.wait(60), "the grammar was never let go"
+        return compile_now(*args)
+
+    monkeypatch.setattr(compiler, "_compile", slow)
+    llm = AsyncLLM.from_engine(engine_of())
+    structure = StructuredOutputsParams(choice=["slow"])
+
+    async def read(prompt: str, params: SamplingParams) -> str:
+        stream = llm.generate(prompt, params)
+        return "".join([output.outputs[0].text async for output in stream])
+
+    async def main() -> None:
+        waiting = asyncio.create_task(
+            read("x", SamplingParams(max_tokens=9, structured_outputs=structure))
+        )
+        await read("victim", SamplingParams(max_tokens=90, seed=1, ignore_eos=True))
+        assert not waiting.done()
+        may_end.set()
+        await waiting
+        assert await llm.shutdown(timeout_s=60)
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,0 +1,189 @@
+"""A KV connector beside the scheduler: loads, failures, stores, and blocks held for transfers."""
+
+import pytest
+
+from pyvt.config.cache import CacheGroup
+from pyvt.engine.core import EngineCore
+from pyvt.kv_tier import MemoryConnector
+from pyvt.messages import TransferResults
+from pyvt.scheduler import Scheduler
+from pyvt.testing.fakes import FakeModelRunner
+from tests.scheduler.requests import core_request, run_to_end, runner_of, scheduler_of
+from tests.scheduler.test_scheduler_machine import alone
+
+PROMPT = list(range(100, 115))  # three blocks of four and a partial one
+FIRST = core_request("0", PROMPT, 3, ignore_eos=True)
+# The next turn: four whole blocks of it are stored, of a window the last one.
+TURN = [*PROMPT, *alone(FIRST)[:2], 1]
+GROUPS = {
+    "full": (CacheGroup(kind="full"),),
+    "window": (CacheGroup(kind="full"), CacheGroup(kind="sliding", window=5)),
+}
+
+
+def pair(
+    connector: MemoryConnector, groups: str = "full", num_blocks: int = 24
+) -> tuple[Scheduler, FakeModelRunner]:
+    """Return a fresh scheduler and runner over a connector."""
+    scheduler = scheduler_of(num_blocks, groups=GROUPS[groups], connector=connector)
+    runner = runner_of(scheduler, connector=connector)
+    connector.register_kv_caches(runner)
+    return scheduler, runner
+
+
+def run(scheduler: Scheduler, runner: FakeModelRunner, *prompts: list[int]) -> dict[str, int]:
+    """Run prompts and their transfers to the end, check tokens; return cached tokens by id."""
+    core = EngineCore(scheduler, runner)
+    requests = [core_request(str(i), p, 3, ignore_eos=True) for i, p in enumerate(prompts)]
+    core.add_requests(requests)
+    tokens: dict[str, list[int]] = {}
+    cached = {}
+    for _ in range(200):
+        if not core.has_unfinished_requests:
+            break
+        for output in core.step():
+            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+            cached[output.request_id] = output.num_cached_tokens
+        scheduler.check_integrity()
+    assert tokens == {request.request_id: alone(request) for request in requests}
+    assert scheduler.kv_cache_manager.pool.num_pinned_blocks == 0
+    return cached
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("is_async", [False, True], ids=["in-the-step", "meanwhile"])
+def test_connector_second_engine_loads_what_the_first_stored(groups: str, is_async: bool) -> None:
+    store = MemoryConnector(4, groups=GROUPS[groups])
+    run(*pair(store, groups), PROMPT)
+    connector = MemoryConnector(4, groups=GROUPS[groups], store=store.store, is_async=is_async)
+    scheduler, runner = pair(connector, groups)
+
+    cached = run(scheduler, runner, TURN)
+
+    assert cached == {"0": 16}
+    assert connector.num_loaded == (5 if groups == "window" else 4)
+    assert sum(step.total_num_scheduled_tokens for step in runner.steps) == 2 + 2
+    assert scheduler.transfers is not None
+    assert scheduler.transfers.num_external_tokens == 16
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("is_async", [False, True], ids=["in-the-step", "meanwhile"])
+@pytest.mark.parametrize(("failing", "valid"), [(0, 0), (1, 4), (3, 12)])
+def test_connector_failed_load_goes_back_and_computes_the_rest(
+    groups: str, is_async: bool, failing: int, valid: int
+) -> None:
+    """The failed block and those after it are computed; nothing wrong is ever published."""
+    store = MemoryConnector(4, groups=GROUPS[groups])
+    scheduler, runner = pair(store, groups)
+    run(scheduler, runner, PROMPT)
+    connector = MemoryConnector(4, groups=GROUPS[groups], store=store.store, is_async=is_async)
+    names: list[bytes] = []
+    assert scheduler.hasher is not None
+    scheduler.hasher.extend(names, TURN)
+    connector.failing.add(names[failing])
+    scheduler, runner = pair(connector, groups)
+
+    cached = run(scheduler, runner, TURN)
+
+    assert cached["0"] <= valid
+    assert connector.num_failed == 1
+    connector.failing.clear()
+    assert run(scheduler, runner, TURN) == {"0": 16}
+
+
+def test_connector_failed_load_harms_no_neighbour() -> None:
+    store = MemoryConnector(4)
+    scheduler, runner = pair(store)
+    run(scheduler, runner, PROMPT)
+    connector = MemoryConnector(4, store=store.store)
+    connector.failing.update(name for name, _ in store.store)
+    scheduler, runner = pair(connector)
+
+    run(scheduler, runner, [7, 7, 7], PROMPT, [*PROMPT, 1], [8] * 9)
+
+    assert connector.num_failed == 2
+
+
+def test_connector_that_asks_for_patience_holds_nobody_up() -> None:
+    connector = MemoryConnector(4)
+    answers = iter([True, True, False, False])
+    scheduler, _ = pair(connector)
+    connector.is_busy = lambda: next(answers, False)
+    scheduler.add_request(core_request("patient", PROMPT, 2, ignore_eos=True))
+    scheduler.add_request(core_request("other", [1], 3, ignore_eos=True))
+
+    first, second = scheduler.schedule(), scheduler.schedule()
+
+    assert first.num_scheduled_tokens == {}  # both were asked to wait
+    assert set(second.num_scheduled_tokens) == {"patient", "other"}
+
+
+def test_connector_blocks_of_a_finished_request_are_held_until_they_are_stored() -> None:
+    connector = MemoryConnector(4)
+    scheduler, runner = pair(connector, num_blocks=5)
+    scheduler.add_request(core_request("0", PROMPT, 2, ignore_eos=True))
+    run_to_end(scheduler, runner)
+
+    held = scheduler.kv_cache_manager.pool.num_pinned_blocks
+    step = scheduler.schedule()
+    scheduler.update_from_output(step, runner.execute_model(step))
+
+    assert held == 4
+    assert scheduler.kv_cache_manager.pool.num_pinned_blocks == 0
+    assert not scheduler.has_transfers
+    assert len(connector.store) == 4
+    assert [event.kind for event in connector.take_events()] == ["stored"] * 4
+
+
+def test_connector_abort_while_loading_keeps_the_blocks_until_the_load_ends() -> None:
+    store = MemoryConnector(4)
+    run(*pair(store), PROMPT)
+    connector = MemoryConnector(4, store=store.store, is_async=True)
+    scheduler, runner = pair(connector)
+    scheduler.add_request(core_request("0", PROMPT, 2))
+    step = scheduler.schedule()
+
+    scheduler.abort_requests(["0"])
+    scheduler.check_integrity()
+    held = scheduler.kv_cache_manager.pool.num_pinned_blocks
+    scheduler.update_from_output(step, runner.execute_model(step))
+
+    assert held == 4
+    assert scheduler.kv_cache_manager.pool.num_pinned_blocks == 0
+    scheduler.check_integrity()
+
+
+def test_connector_results_of_unknown_requests_are_no_error() -> None:
+    scheduler, runner = pair(MemoryConnector(4))
+    scheduler.add_request(core_request("0", [1], 1))
+    step = scheduler.schedule()
+    answer = runner.execute_model(step)
+    assert scheduler.transfers is not None
+
+    scheduler.transfers.update(
+        TransferResults(sent=frozenset({"x"}), received=frozenset({"y"}), failed=frozenset({"y"}))
+    )
+
+    assert scheduler.update_from_output(step, answer)[0].finish_reason is not None
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("num_tokens", [0, 3, 8, 13, 100])
+def test_rollback_request_computes_the_rest_again(groups: str, num_tokens: int) -> None:
+    scheduler = scheduler_of(32, groups=GROUPS[groups])
+    runner = runner_of(scheduler)
+    request = core_request("a", PROMPT, 8, ignore_eos=True)
+    scheduler.add_request(request)
+    tokens: list[int] = []
+    for _ in range(3):
+        step = scheduler.schedule()
+        (output,) = scheduler.update_from_output(step, runner.execute_model(step))
+        tokens += output.new_token_ids
+
+    valid = scheduler.rollback_request("a", num_tokens)
+    scheduler.check_integrity()
+    rest, _ = run_to_end(scheduler, runner)
+
+    assert 0 <= valid <= min(num_tokens, 17)
+    assert tokens + rest["a"] == alone(request)

@@ -1,0 +1,147 @@
+"""Responses: inputs of every form, items, and the order of events."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Serve
+from tests.server.harness import HERMES, THINKING, Reply, Server
+from tests.server.test_run import client_of
+
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+FULL = f"<think>\nhm\n</think>\n\nSo {CALL}"
+
+
+def ask(server: Server, given: Any = "Hi", **fields: Any) -> Reply:
+    """Ask for a response."""
+    return server.post("/v1/responses", {"input": given, "max_output_tokens": 200, **fields})
+
+
+def items(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (type, text) of each item."""
+    found = []
+    for item in body["output"]:
+        text = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
+        found.append((item["type"], text))
+    return found
+
+
+def test_whole_response_has_items(serve: Serve) -> None:
+    body = ask(serve([FULL], template=THINKING), tools=[TOOL]).json()
+
+    assert items(body) == [
+        ("reasoning", "hm"),
+        ("message", "So"),
+        ("function_call", '{"a": 1}'),
+    ]
+    assert body["status"] == "completed"
+    assert body["object"] == "response"
+    assert body["usage"]["total_tokens"] == (
+        body["usage"]["input_tokens"] + body["usage"]["output_tokens"]
+    )
+    assert len({item["id"] for item in body["output"]}) == 3
+
+
+def test_stream_tells_the_whole_response(serve: Serve) -> None:
+    server = serve([FULL], template=THINKING)
+    whole = ask(server, tools=[TOOL]).json()
+    server.forget()
+
+    stream = ask(server, tools=[TOOL], stream=True)
+
+    events = stream.data()
+    names = [e.removeprefix("event: ") for e in stream.text.split("\n") if e.startswith("event: ")]
+    assert names == [event["type"] for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert names[:2] == ["response.created", "response.in_progress"]
+    assert names[-1] == "response.completed"
+    last = events[-1]["response"]
+    assert items(last) == items(whole)
+    assert last["usage"] == whole["usage"]
+    for name, text in (("output_text", "So"), ("reasoning_text", "hm")):
+        deltas = [e["delta"] for e in events if e["type"] == f"response.{name}.delta"]
+        assert "".join(deltas) == text
+    added = [e for e in events if e["type"] == "response.content_part.added"]
+    assert [e["part"]["text"] for e in added] == ["", ""]
+    done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert [item["id"] for item in done] == [item["id"] for item in last["output"]]
+
+
+def test_cut_response_is_incomplete(serve: Serve) -> None:
+    server = serve()
+
+    body = ask(server, max_output_tokens=2).json()
+    events = ask(server, max_output_tokens=2, stream=True).data()
+
+    assert body["status"] == "incomplete"
+    assert body["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert events[-1]["type"] == "response.incomplete"
+
+
+def test_stop_ends_a_response(serve: Serve) -> None:
+    assert items(ask(serve(["a STOP b"]), stop=["STOP"]).json()) == [("message", "a ")]
+
+
+def test_input_items_become_messages(serve: Serve) -> None:
+    seen: list[str] = []
+    server = serve(
+        template=HERMES,
+        before_step=lambda step: seen.extend(
+            bytes(new.prompt_token_ids).decode() for new in step.new_requests
+        ),
+    )
+    given = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Q"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "r"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"x": 2}'},
+        {"type": "function_call_output", "call_id": "c", "output": "5"},
+    ]
+
+    assert ask(server, given, instructions="Be").status == 200
+    assert seen == ['[system]Be[user]Q[assistant]A(f{"x": 2})[tool]5[assistant]']
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"max_output_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_what_is_not_there_is_refused(serve: Serve, fields: dict[str, Any], param: str) -> None:
+    reply = ask(serve(), **fields)
+
+    assert reply.status == 400
+    assert reply.json()["error"]["param"] == param
+
+
+def test_failure_inside_a_stream_is_told(serve: Serve) -> None:
+    reply = serve(failing=frozenset({"resp_bad"})).post(
+        "/v1/responses", {"input": "a", "stream": True}, headers={"x-request-id": "bad"}
+    )
+
+    assert [e["type"] for e in reply.data()[-2:]] == ["error", "response.failed"]
+    assert reply.data()[-1]["response"]["status"] == "failed"
+
+
+def test_openai_client_reads_responses(serve: Serve) -> None:
+    server = serve([FULL], template=THINKING)
+    tools: Any = [{**TOOL, "strict": False}]
+
+    with client_of(server) as client:
+        whole = client.responses.create(model="tiny", input="Hi", tools=tools)
+        with client.responses.stream(model="tiny", input="Hi", tools=tools) as stream:
+            final = stream.get_final_response()
+
+    assert whole.output_text == "So"
+    assert final.output_text == "So"
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
+    assert json.loads(final.output[2].arguments) == {"a": 1}  # type: ignore[union-attr]

@@ -1,0 +1,83 @@
+"""Bodies that are no JSON objects, or too much of one, are refused in OpenAI's shape."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pyvt.server.body import parse_object
+from pyvt.server.errors import WireException
+from tests.server.conftest import Serve
+
+BAD_BODIES = {
+    "brace": b"{",
+    "array": b"[]",
+    "string": b'"x"',
+    "empty": b"",
+    "nan": b'{"temperature": NaN}',
+    "infinity": b'{"temperature": -Infinity}',
+    "overflow": b'{"temperature": 1e400}',
+    "twice": b'{"model": "a", "model": "b"}',
+    "twice_inside": b'{"messages": [{"role": "user", "role": "system"}]}',
+    "deep_array": b'{"a": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "deep_object": b'{"a": ' * 100 + b"1" + b"}" * 100,
+    "long_number": b'{"seed": ' + b"9" * 5000 + b"}",
+    "utf_16": '{"model": "x"}'.encode("utf-16"),
+    "latin_1": '{"model": "é"}'.encode("latin-1"),
+    "surrogate": b'{"messages": [{"role": "user", "content": "\\ud83d"}]}',
+    "surrogate_name": b'{"\\udc00": 1}',
+    "surrogate_stop": b'{"prompt": "a", "stop": ["\\ud83dx"]}',
+}
+ROUTES = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+@pytest.mark.parametrize("path", ROUTES)
+def test_bad_body_is_a_small_400(serve: Serve, path: str, name: str) -> None:
+    server = serve()
+
+    reply = server.post(path, BAD_BODIES[name])
+
+    assert reply.status == 400
+    assert reply.json()["error"].keys() == {"message", "type", "param", "code"}
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert len(reply.body) < 8192
+    assert not any(word in reply.text for word in ("/home", "/usr", "/work", "Traceback", "0x"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": ""}, 415),
+        ({"content-encoding": "gzip"}, 415),
+        ({"content-type": "application/json; charset=utf-8"}, 200),
+        ({"content-length": "99999999999"}, 413),
+    ],
+)
+def test_headers_of_a_body_are_checked(serve: Serve, headers: dict[str, str], status: int) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+
+    assert serve().post("/v1/chat/completions", body, headers=headers).status == status
+
+
+def test_body_beyond_the_limit_is_413(serve: Serve) -> None:
+    server = serve(config={"max_body_bytes": 1000})
+
+    assert server.chat("x" * 2000).status == 413
+    assert server.chat("x").status == 200
+
+
+def test_pairs_of_surrogates_are_text() -> None:
+    assert parse_object(b'{"a": "\\ud83d\\ude00"}', max_depth=3) == {"a": "😀"}
+
+
+def test_depth_is_counted_from_the_outermost_object() -> None:
+    nested: Any = 1
+    for _ in range(4):
+        nested = {"a": nested}
+    body = json.dumps(nested).encode()
+
+    assert parse_object(body, max_depth=5) == nested
+    with pytest.raises(WireException, match="at most 4 levels"):
+        parse_object(body, max_depth=4)

@@ -1,0 +1,146 @@
+"""Keys, hosts, origins, ids and the log."""
+
+import asyncio
+import json
+
+import pytest
+
+from pyvt.server.middleware import PUBLIC_PATHS
+from pyvt.server.routes import ROUTES
+from tests.server.conftest import Serve
+
+KEYS = {"config": {"api_key": ("first-key", "second-key")}}
+PATHS = [(row.method, row.path.replace("{model:path}", "tiny")) for row in ROUTES]
+ODD_PATHS = [
+    *("//v1/models", "/V1/models", "/v1/models/", "/v1/../v1/models", "/%76%31/models"),
+    *("/health/", "/version/../metrics", "/nothing", "/docs", "/v1"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), PATHS)
+def test_route_needs_a_key_unless_it_is_public(serve: Serve, method: str, path: str) -> None:
+    server = serve(**KEYS)
+
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "first-key"}):
+        reply = (
+            server.post(path, {}, headers=headers)
+            if method == "POST"
+            else server.get(path, headers=headers)
+        )
+        assert (reply.status == 401) == (path not in PUBLIC_PATHS)
+        if reply.status == 401:
+            assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT"])
+@pytest.mark.parametrize("path", ODD_PATHS)
+def test_no_spelling_of_a_path_goes_around_the_key(serve: Serve, path: str, method: str) -> None:
+    server = serve(**KEYS)
+
+    assert asyncio.run(server.ask(method, path)).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer first-key"},
+        {"authorization": "bearer second-key"},
+        {"x-api-key": "second-key"},
+    ],
+)
+def test_any_of_the_keys_opens(serve: Serve, headers: dict[str, str]) -> None:
+    assert serve(**KEYS).get("/v1/models", headers=headers).status == 200
+
+
+def test_wrong_key_answers_in_openai_shape(serve: Serve) -> None:
+    error = serve(**KEYS).get("/v1/models", headers={"x-api-key": "no"}).json()["error"]
+
+    assert error["code"] == "invalid_api_key"
+    assert "no" not in error["message"].split()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("app.localhost", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("192.168.1.7:8000", 200),
+        ("my-box:8000", 200),
+        ("evil.example:8000", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("", 403),
+    ],
+)
+def test_only_known_names_are_hosts(serve: Serve, host: str, status: int) -> None:
+    server = serve(config={"allowed_hosts": ("my-box",)})
+
+    assert server.get("/v1/models", headers={"host": host}).status == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_allowed"),
+    [
+        ("http://localhost:3000", True),
+        ("http://127.0.0.1:5173", True),
+        ("https://my.app", True),
+        ("https://evil.example", False),
+        ("http://localhost.evil.example", False),
+        ("null", False),
+    ],
+)
+def test_pages_of_known_origins_may_read(serve: Serve, origin: str, is_allowed: bool) -> None:
+    server = serve(**{"config": {**KEYS["config"], "allowed_origins": ("https://my.app",)}})
+    asks = {"origin": origin, "access-control-request-method": "POST"}
+
+    preflight = asyncio.run(server.ask("OPTIONS", "/v1/chat/completions", headers=asks))
+    answer = server.get("/health", headers={"origin": origin})
+
+    assert preflight.status == (204 if is_allowed else 401)
+    for reply in (preflight, answer):
+        marked = reply.headers.get("access-control-allow-origin")
+        assert marked == (origin if is_allowed else None)
+
+
+def test_request_id_goes_in_and_out(serve: Serve) -> None:
+    server = serve()
+
+    reply = server.chat(headers=None)
+    named = server.post(
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}]},
+        headers={"x-request-id": "my-id.7"},
+    )
+    odd = server.get("/health", headers={"x-request-id": "a\nb: c"})
+
+    assert reply.json()["id"] == f"chatcmpl-{reply.headers['x-request-id']}"
+    assert named.headers["x-request-id"] == "my-id.7"
+    assert named.json()["id"] == "chatcmpl-my-id.7"
+    assert "\n" not in odd.headers["x-request-id"]
+
+
+def test_log_has_a_line_without_the_prompt(
+    serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve(config={"disable_access_log": False})
+
+    server.chat("my secret")
+    server.get("/health")
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["path"] == "/v1/chat/completions"
+    assert json.loads(line)["status"] == 200
+    assert "secret" not in line
+    assert "Paris" not in line
+
+
+def test_unknown_path_and_method_answer_as_json(serve: Serve) -> None:
+    server = serve()
+
+    missing, wrong = server.get("/v1/nothing"), server.get("/v1/chat/completions")
+
+    assert (missing.status, missing.json()["error"]["code"]) == (404, "not_found")
+    assert (wrong.status, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"

@@ -1,0 +1,289 @@
+"""The server on loopback: the official client, sockets, and signals in processes of their own."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from pyvt.config.server import ServerConfig
+from pyvt.errors import ConfigError
+from pyvt.server.run import KEEP_ALIVE_S, UnsignalledServer, listen, url_of, uvicorn_config
+from tests.engine.tiny_model import write_tiny_model
+from tests.server.conftest import Serve
+from tests.server.harness import HERMES, THINKING, Server
+
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALLS = (
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rom"}}\n</tool_call>'
+)
+MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+
+
+@contextmanager
+def on_loopback(server: Server) -> Iterator[str]:
+    """Serve a fake model on a free port; yields the URL."""
+    sock = listen(ServerConfig(port=0))
+    running = UnsignalledServer(uvicorn_config(server.state))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
+    thread.start()
+    try:
+        yield url_of(ServerConfig(port=0), sock)
+    finally:
+        running.should_exit = True
+        thread.join(10)
+        sock.close()
+    assert not thread.is_alive()
+
+
+@contextmanager
+def client_of(server: Server, **settings: Any) -> Iterator[openai.OpenAI]:
+    """The official client of a server."""
+    with on_loopback(server) as url:
+        client = openai.OpenAI(
+            base_url=f"{url}/v1", api_key="key", max_retries=0, timeout=10, **settings
+        )
+        with client:
+            yield client
+
+
+def test_openai_client_reads_chats_and_streams(serve: Serve) -> None:
+    server = serve(["Paris."])
+    with client_of(server) as client:
+        assert client.models.list().data[0].id == "tiny"
+        assert client.models.retrieve("org/other").id == "org/other"
+        whole = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=50)
+        server.forget()
+        with client.chat.completions.stream(
+            model="tiny", messages=MESSAGES, max_tokens=50, stream_options={"include_usage": True}
+        ) as stream:
+            final = stream.get_final_completion()
+        complete = client.completions.create(model="tiny", prompt=["a", "b"], echo=True)
+
+    assert whole.choices[0].message.content == "Paris."
+    assert whole.usage is not None
+    assert final.choices[0].message.role == "assistant"
+    assert final.choices[0].message.content == "Paris."
+    assert final.choices[0].finish_reason == "stop"
+    assert final.usage == whole.usage
+    assert [choice.text for choice in complete.choices] == ["aParis.", "bParis."]
+
+
+def test_openai_client_reads_streamed_calls_and_reasoning(serve: Serve) -> None:
+    server = serve([f"<think>\nhm\n</think>\n\n{CALLS}"], template=THINKING)
+
+    with (
+        client_of(server) as client,
+        client.chat.completions.stream(
+            model="tiny", messages=MESSAGES, tools=[TOOL], max_tokens=250
+        ) as stream,
+    ):
+        message = stream.get_final_completion().choices[0].message
+
+    assert message.tool_calls is not None
+    assert [c.function.arguments for c in message.tool_calls] == [
+        '{"city": "Paris"}',
+        '{"city": "Rom"}',
+    ]
+    assert len({call.id for call in message.tool_calls}) == 2
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning_content"] == "hm"
+
+
+def test_openai_client_streams_several_answers(serve: Serve) -> None:
+    with (
+        client_of(serve(["one", "two"], template=HERMES)) as client,
+        client.chat.completions.stream(
+            model="tiny", messages=MESSAGES, n=2, max_tokens=20
+        ) as stream,
+    ):
+        choices = stream.get_final_completion().choices
+
+    assert [choice.message.content for choice in choices] == ["one", "two"]
+
+
+def test_openai_client_raises_by_status(serve: Serve) -> None:
+    with client_of(serve(config={"api_key": ("key",)})) as client:
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.chat.completions.create(model="gpt", messages=MESSAGES)
+        with pytest.raises(openai.BadRequestError) as long:
+            client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=9999)
+        with pytest.raises(openai.AuthenticationError):
+            client.with_options(api_key="wrong").models.list()
+
+    assert missing.value.code == "model_not_found"
+    assert long.value.code == "context_length_exceeded"
+    assert long.value.param == "max_tokens"
+
+
+def test_openai_client_that_closes_a_stream_ends_the_request(serve: Serve) -> None:
+    server = serve(["x" * 350], before_step=lambda _: time.sleep(0.002))
+
+    with client_of(server) as client:
+        stream = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, stream=True, max_tokens=300
+        )
+        next(iter(stream))
+        stream.close()
+        assert server.becomes_idle(1.0)
+
+    assert server.engine.core.stats.num_finished["abort"] == 1
+
+
+def test_port_in_use_is_a_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port}.*--port"):
+            listen(ServerConfig(port=port))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:"),
+        ("0.0.0.0", "http://127.0.0.1:"),
+        ("::1", "http://[::1]:"),
+    ],
+)
+def test_url_is_one_that_a_client_here_can_use(host: str, url: str) -> None:
+    config = ServerConfig(host=host, port=0)
+
+    with listen(config) as sock:
+        told = url_of(config, sock)
+
+    assert told.startswith(url)
+    assert not told.endswith(":0")
+
+
+def test_unix_socket_is_its_owners_and_replaces_a_dead_one(tmp_path: Path) -> None:
+    config = ServerConfig(uds=str(tmp_path / "s"))
+    listen(config).close()
+
+    with listen(config) as sock:
+        assert Path(config.uds or "").stat().st_mode & 0o777 == 0o600
+        assert url_of(config, sock) == f"unix:{config.uds}"
+        with pytest.raises(ConfigError, match="in use"):
+            listen(config)
+
+
+def test_connections_outlive_the_pools_of_clients() -> None:
+    assert KEEP_ALIVE_S >= 75
+
+
+class Process:
+    """``pyvt serve`` of a tiny model in a process of its own."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "pyvt.cli.main", "serve", str(model), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, "--backend", "numpy", *options],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            if line.startswith("try"):
+                break
+        (self.url,) = [line.split()[-1] for line in self.lines if line.startswith("url")]
+
+    def stream(self) -> Any:
+        """Start a stream of many tokens; returns once the first chunk has come."""
+        body = b'{"prompt": "a", "max_tokens": 120, "ignore_eos": true, "stream": true}'
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions", body, {"content-type": "application/json"}
+        )
+        reply = urllib.request.urlopen(request, timeout=20)
+        reply.readline()
+        return reply
+
+    def end(self) -> int:
+        """Wait for the end; returns the exit code."""
+        assert self.process.stderr is not None
+        code = self.process.wait(20)
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model on disk."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+def test_process_drains_on_a_signal_and_frees_the_port(tiny_model: Path) -> None:
+    server = Process(tiny_model)
+    reply = server.stream()
+
+    server.process.send_signal(signal.SIGTERM)
+    rest = reply.read()
+
+    assert rest.endswith(b"data: [DONE]\n\n")
+    assert server.end() == 0
+    port = int(server.url.rpartition(":")[2])
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_process_aborts_what_outlives_the_drain(tiny_model: Path) -> None:
+    server = Process(tiny_model, "--shutdown-timeout-s", "0")
+    reply = server.stream()
+
+    server.process.send_signal(signal.SIGINT)
+    rest = reply.read()
+
+    assert server.end() == 0
+    assert b'"error"' in rest or rest.endswith(b"data: [DONE]\n\n")
+
+
+def test_process_ends_at_once_on_a_second_signal(tiny_model: Path) -> None:
+    server = Process(tiny_model)
+    with suppress(OSError):
+        server.stream()
+
+    server.process.send_signal(signal.SIGINT)
+    server.process.send_signal(signal.SIGTERM)
+
+    # Where the stream was short, the first signal was enough.
+    assert server.end() in (0, 130)
+
+
+def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> None:
+    server = Process(tiny_model)
+    server.process.send_signal(signal.SIGTERM)
+    server.end()
+
+    words = [line.split()[0] for line in server.lines]
+    assert words == ["model", "context", "detected", "url", "try"]
+    assert "tiny-llama" in server.lines[0]
+    assert "128 tokens" in server.lines[1]
+
+
+def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
+    server = serve()
+    server.chat()
+    before_s = time.process_time()
+
+    asyncio.run(asyncio.sleep(0.3))
+
+    assert time.process_time() - before_s < 0.1
