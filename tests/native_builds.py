@@ -23,6 +23,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parent.parent
 ARM_COMPILER = "aarch64-linux-gnu-g++"
 ARM_EMULATOR = "qemu-aarch64-static"
+WITHOUT_PYTHON = "-DPYVT_PYTHON=OFF"
 TESTS = "tests/backends"
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
 
@@ -93,7 +94,7 @@ BUILDS = {
     "tsan": NativeBuild(
         _has_compiler,
         ("g++",),
-        ("-DPYVT_SANITIZE=thread", "-DPYVT_PYTHON=OFF"),
+        ("-DPYVT_SANITIZE=thread", WITHOUT_PYTHON),
         ("pool_test",),
         _pool_test,
     ),
@@ -101,7 +102,7 @@ BUILDS = {
         _has_arm_compiler,
         ("g++-aarch64-linux-gnu", "qemu-user-static"),
         (
-            "-DPYVT_PYTHON=OFF",
+            WITHOUT_PYTHON,
             "-DCMAKE_SYSTEM_NAME=Linux",
             "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
             f"-DCMAKE_CXX_COMPILER={ARM_COMPILER}",
@@ -122,22 +123,12 @@ def _install(packages: Sequence[str]) -> None:
 def _build(name: str, build: NativeBuild) -> Path:
     folder = REPO / "build" / name
     tools = Path(sys.executable).parent
-    pybind11 = subprocess.run(
-        [sys.executable, "-m", "pybind11", "--cmakedir"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    configure = [
-        "cmake",
-        "--no-warn-unused-cli",
-        "-G",
-        "Ninja",
-        "-S",
-        str(REPO),
-        "-B",
-        str(folder),
-        *build.options,
-    ]
-    configure += ["-DPYVT_WERROR=ON", f"-DPython_EXECUTABLE={sys.executable}"]
-    configure += [f"-Dpybind11_DIR={pybind11}"]
+    configure = ["cmake", "-G", "Ninja", "-S", str(REPO), "-B", str(folder), "-DPYVT_WERROR=ON"]
+    configure += build.options
+    if WITHOUT_PYTHON not in build.options:
+        cmakedir = [sys.executable, "-m", "pybind11", "--cmakedir"]
+        pybind11 = subprocess.run(cmakedir, check=True, capture_output=True, text=True).stdout
+        configure += [f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.strip()}"]
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
     command = ["cmake", "--build", str(folder), "--target", *build.targets]
