@@ -182,6 +182,24 @@ def test_packed_rows_are_the_rows_of_the_table(name: str, num_threads: int) -> N
     assert got.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
+def test_f16_cache_saturates_numbers_and_keeps_infinities(name: str) -> None:
+    rng = np.random.default_rng(5)
+    with np.errstate(over="ignore"):
+        k, v = (rng.standard_normal((2, 7, 3, 33), F32) * 6e4).astype(DTYPES[name].numpy)
+    k[0, 0, :3] = np.inf, -np.inf, np.nan
+    slots = np.array([3, -1, 0, 11, 5, 6, 7])
+    caches = [np.zeros((2, 3, 4, 3, 33), np.float16) for _ in range(2)]
+    for backend, cache in zip(("numpy", "cpu"), caches, strict=True):
+        use_backend(backend)
+        ops.reshape_and_cache(k, v, cache[0], cache[1], slots)
+
+    use_backend("numpy")
+    np.testing.assert_array_equal(caches[1], caches[0])
+    assert np.isfinite(caches[1][1]).all() or name == "f16"
+    assert (np.abs(caches[1][1]) == 65504).any() or name == "f16"
+
+
 def test_silu_of_a_buffer_may_be_written_over_either_half() -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((70, 2 * 300), F32).astype(ml_dtypes.bfloat16)
