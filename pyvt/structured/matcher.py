@@ -46,9 +46,13 @@ class CompiledGrammar:
     marks: tuple[tuple[int, ...], ...] = ()
     is_free_text: bool = False
 
-    def start(self, token_ids: Sequence[int], *, is_closing: bool) -> "GrammarMatcher":
-        """Return the state of a request that has generated ``token_ids``."""
-        return GrammarMatcher(self, token_ids, is_closing=is_closing)
+    def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "GrammarMatcher":
+        """Return the state of a request that has generated ``token_ids``.
+
+        With ``max_tokens`` the text is closed before so many tokens. The state is the one that a
+        request has which took these tokens one by one.
+        """
+        return GrammarMatcher(self, token_ids, max_tokens=max_tokens)
 
 
 class GrammarMatcher:
@@ -59,18 +63,20 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, grammar: CompiledGrammar, token_ids: Sequence[int], *, is_closing: bool
+        self, grammar: CompiledGrammar, token_ids: Sequence[int], *, max_tokens: int | None
     ) -> None:
         self.error: str | None = None
         self._grammar = grammar
         self._matcher = grammar.tokens.deep_copy()
         self._bytes = grammar.by_byte.deep_copy()
-        self._is_closing = is_closing
+        self._is_closing = max_tokens is not None
         self._room = max(MIN_ROOM, grammar.shortest)
         self._num_until_search = 0
         self._path: list[int] | None = None
-        if token_ids:
-            self.advance(token_ids)
+        for i, token_id in enumerate(token_ids):
+            if max_tokens is not None:
+                self._search(max_tokens - i)
+            self.advance((token_id,))
 
     @property
     def is_complete(self) -> bool:
@@ -88,9 +94,8 @@ class GrammarMatcher:
         size = self._grammar.vocabulary.size
         allowed = np.zeros((1 + len(drafts), size), np.bool_)
         if self._path is not None:
-            allowed[0, self._path[0] if self._path else list(self._grammar.vocabulary.end_ids)] = (
-                True
-            )
+            only = self._path[:1] or list(self._grammar.vocabulary.end_ids)
+            allowed[0, only] = True
             return allowed
         for i in range(1 + len(drafts)):
             allowed[i] = allowed_ids(self._matcher.compute_bitmask(), size)
