@@ -60,6 +60,7 @@ bench: $(VENV)/.core
 	$(PIP) install -q -c constraints.txt -e '.[plot]'
 	$(BIN)/python -m benchmarks.bench_structured --out benchmarks/results
 	$(BIN)/python -m benchmarks.bench_engine
+	$(BIN)/python -m benchmarks.bench_scheduler
 	$(BIN)/python -m benchmarks.plot
 	$(BIN)/python -m pyvt.testing.docs
 

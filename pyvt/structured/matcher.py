@@ -40,7 +40,7 @@ class CompiledGrammar:
         tokens, by_byte: matchers at the start of a text; never advanced.
         shortest: tokens of the shortest text that was found, or as far as the search came.
         warnings: keywords that a schema that is not strict had and that are not honoured.
-        mark: what ends the free text that comes first, in the vocabulary of bytes.
+        marks: what ends free texts, in the vocabulary of bytes.
         is_free_text: whether the grammar is about parts of a text that may end anywhere else.
     """
 
@@ -49,7 +49,7 @@ class CompiledGrammar:
     by_byte: llguidance.LLMatcher
     shortest: int
     warnings: tuple[str, ...] = ()
-    mark: tuple[int, ...] = ()
+    marks: tuple[tuple[int, ...], ...] = ()
     is_free_text: bool = False
 
     def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "GrammarMatcher":
@@ -151,7 +151,7 @@ class GrammarMatcher:
             return
         grammar = self._grammar
         search = ShortestText(
-            self._bytes, grammar.vocabulary, grammar.mark, max_steps=MAX_STEPS_ON_THE_WAY
+            self._bytes, grammar.vocabulary, grammar.marks, max_steps=MAX_STEPS_ON_THE_WAY
         )
         found = search.find()
         path = None if found is None else grammar.vocabulary.to_tokens(found)

@@ -146,6 +146,18 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
+        "bounds of waiting; random traffic",
+        command="pytest tests/scheduler",
+        label="PASS",
+    ),
+    Capability(
+        name="Answers do not depend on batch, chunks, preemption, prefix cache or KV blocks; KV in "
+        "f32, bf16, f16 and fp8",
+        command="pytest tests/engine/test_same_tokens.py",
+        label="PASS",
+    ),
+    Capability(
         name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
         command="pytest tests/structured tests/engine/test_structured_outputs.py",
         label="PASS",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
@@ -101,7 +102,7 @@ class ModelRunner:
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        sampled = self._greedy(step) or sample(
+        sampled = self._greedy(step, hidden) or sample(
             self.graphs.logits(step, hidden),
             step.wanted,
             self.rows,
@@ -117,12 +118,18 @@ class ModelRunner:
             errors=errors | sampled.errors,
         )
 
-    def _greedy(self, step: StepInputs) -> Sampled | None:
-        """Return what the step's plan found, where that is what all its requests ask for."""
+    def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
+        """Return the most likely tokens, where that is what all requests of the step ask for.
+
+        None where a row has none that is finite: the sampler then says why. So logits are read
+        once, not once more to count what is not finite.
+        """
         if not all(row.request.takes_most_likely for row in step.wanted):
             return None
         tokens = self.graphs.greedy_tokens(step)
         if tokens is None:
+            tokens = ops.argmax(self.graphs.logits(step, hidden)).tolist()
+        if min(tokens) < 0:
             return None
         ids = (row.request.request_id for row in step.wanted)
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
