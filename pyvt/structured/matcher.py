@@ -188,7 +188,7 @@ class GrammarMatcher:
         vocabulary = self._grammar.vocabulary
         ahead = self._bytes.deep_copy()
         ahead.consume_tokens(vocabulary.to_bytes(token_id))
-        search = ShortestText(ahead, vocabulary, self._grammar.mark, max_steps=MAX_STEPS_OF_A_TRY)
+        search = ShortestText(ahead, vocabulary, self._grammar.marks, max_steps=MAX_STEPS_OF_A_TRY)
         for found in (search.first, search.find):
             path = found()
             tokens = None if path is None else vocabulary.to_tokens(path)
