@@ -38,5 +38,10 @@ PYVT_DISABLE_KERNELS = EnvVar(
     "PYVT_DISABLE_KERNELS", "", "comma-separated `op` or `op:backend` names left out of dispatch"
 )
 PYVT_STRICT = EnvVar("PYVT_STRICT", "0", "1 makes a call of a NumPy reference kernel an error")
+PYVT_CPU_ISA = EnvVar(
+    "PYVT_CPU_ISA",
+    "auto",
+    "level of the native CPU kernels: scalar, avx2, avx512 or neon; read by the compiled module",
+)
 
-ENV_VARS = (PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT)
+ENV_VARS = (PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT, PYVT_CPU_ISA)

@@ -66,9 +66,9 @@ Bytes packed(const KernelTable& table, int index, std::mt19937& random) {
 Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8Rows& a) {
   const Int8Format& format = table.int8[index];
   Floats out;
-  const auto append = [&](int num_rows, auto&& kernel) {
+  const auto append = [&](int num_rows, auto&& multiply) {
     Floats sums(static_cast<size_t>(num_rows * kTileRows));
-    kernel(sums.data());
+    multiply(sums.data());
     out.insert(out.end(), sums.begin(), sums.end());
   };
   const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4};

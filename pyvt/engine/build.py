@@ -148,9 +148,6 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
         info = files.source.info(name)
         weights.update(f"{name} {info.dtype} {info.shape}\n".encode())
         weights.update(_first_bytes(files.source.get(name)))
-    tokenizer = files.tokenizer_json or repr(
-        [item for item in (files.gguf_metadata or {}).items() if item[0].startswith("tokenizer.")]
-    )
     groups = cache_groups(planned.kv_specs)
     layout = [
         (g.kind, g.layers, g.window, planned.kv_specs[g.layers[0]].layer_shape[:2]) for g in groups
@@ -158,13 +155,27 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
     return Namespace(
         model=files.path.name,
         weights=weights.hexdigest(),
-        tokenizer=blake3(tokenizer.encode()).hexdigest(),
+        tokenizer=_tokenizer_digest(files),
         rope=blake3(repr(planned.model_config.rope).encode()).hexdigest(),
         compute=f"{config.device.backend} {config.device.dtype} {config.device.act} "
         f"expand={planned.is_expanded}",
         dtype=planned.kv_specs[0].dtype.name,
         layout=f"{config.cache.block_size} {layout}",
     )
+
+
+def _tokenizer_digest(files: ModelFiles) -> str:
+    if files.tokenizer_json is not None:
+        return blake3(files.tokenizer_json.encode()).hexdigest()
+    digest = blake3()
+    for key, value in (files.gguf_metadata or {}).items():
+        if not key.startswith("tokenizer."):
+            continue
+        # A vocabulary is joined, which takes a hundredth of the time of its repr.
+        is_texts = isinstance(value, list) and set(map(type, value)) == {str}
+        text = "\0".join([key, str(len(value)), *value]) if is_texts else f"{key}\0{value!r}"
+        digest.update(text.encode())
+    return digest.hexdigest()
 
 
 def _first_bytes(tensor: Tensor) -> bytes:

@@ -34,7 +34,7 @@ class CompiledGrammar:
         tokens, by_byte: matchers at the start of a text; never advanced.
         shortest: tokens of the shortest text that was found, or as far as the search came.
         warnings: keywords that a schema that is not strict had and that are not honoured.
-        mark: what ends the free text that comes first, in the vocabulary of bytes.
+        marks: what ends free texts, in the vocabulary of bytes.
         is_free_text: whether the grammar is about parts of a text that may end anywhere else.
     """
 
@@ -43,12 +43,16 @@ class CompiledGrammar:
     by_byte: llguidance.LLMatcher
     shortest: int
     warnings: tuple[str, ...] = ()
-    mark: tuple[int, ...] = ()
+    marks: tuple[tuple[int, ...], ...] = ()
     is_free_text: bool = False
 
-    def start(self, token_ids: Sequence[int], *, is_closing: bool) -> "GrammarMatcher":
-        """Return the state of a request that has generated ``token_ids``."""
-        return GrammarMatcher(self, token_ids, is_closing=is_closing)
+    def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "GrammarMatcher":
+        """Return the state of a request that has generated ``token_ids``.
+
+        With ``max_tokens`` the text is closed before so many tokens. The state is the one that a
+        request has which took these tokens one by one.
+        """
+        return GrammarMatcher(self, token_ids, max_tokens=max_tokens)
 
 
 class GrammarMatcher:
@@ -59,18 +63,20 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, grammar: CompiledGrammar, token_ids: Sequence[int], *, is_closing: bool
+        self, grammar: CompiledGrammar, token_ids: Sequence[int], *, max_tokens: int | None
     ) -> None:
         self.error: str | None = None
         self._grammar = grammar
         self._matcher = grammar.tokens.deep_copy()
         self._bytes = grammar.by_byte.deep_copy()
-        self._is_closing = is_closing
+        self._is_closing = max_tokens is not None
         self._room = max(MIN_ROOM, grammar.shortest)
         self._num_until_search = 0
         self._path: list[int] | None = None
-        if token_ids:
-            self.advance(token_ids)
+        for i, token_id in enumerate(token_ids):
+            if max_tokens is not None:
+                self._search(max_tokens - i)
+            self.advance((token_id,))
 
     @property
     def is_complete(self) -> bool:
@@ -88,9 +94,8 @@ class GrammarMatcher:
         size = self._grammar.vocabulary.size
         allowed = np.zeros((1 + len(drafts), size), np.bool_)
         if self._path is not None:
-            allowed[0, self._path[0] if self._path else list(self._grammar.vocabulary.end_ids)] = (
-                True
-            )
+            only = self._path[:1] or list(self._grammar.vocabulary.end_ids)
+            allowed[0, only] = True
             return allowed
         for i in range(1 + len(drafts)):
             allowed[i] = allowed_ids(self._matcher.compute_bitmask(), size)
@@ -132,7 +137,7 @@ class GrammarMatcher:
             return
         grammar = self._grammar
         search = ShortestText(
-            self._bytes, grammar.vocabulary, grammar.mark, max_steps=MAX_STEPS_ON_THE_WAY
+            self._bytes, grammar.vocabulary, grammar.marks, max_steps=MAX_STEPS_ON_THE_WAY
         )
         found = search.find()
         path = None if found is None else grammar.vocabulary.to_tokens(found)

@@ -16,6 +16,9 @@ from pyvt.mathutil import round_up
 Array = np.ndarray[Any, Any]
 
 _ALIGNMENT = 64
+# From here on sizes are powers of two, so that arrays of batches of any size share few buffers; the
+# system gives pages when they are first written.
+_LARGE_BYTES = 64 << 10
 # A free buffer is taken for an array of at least this share of its size.
 _LEAST_SHARE = 0.5
 
@@ -43,6 +46,8 @@ class BufferPool:
         kind = np.dtype(dtype)
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         num_bytes = max(_ALIGNMENT, round_up(size, _ALIGNMENT))
+        if num_bytes > _LARGE_BYTES:
+            num_bytes = 1 << (num_bytes - 1).bit_length()
         index = self._take(num_bytes)
         # The lease is what all views of the array keep alive.
         lease = (ctypes.c_char * num_bytes).from_buffer(self._buffers[index].data)
@@ -53,11 +58,28 @@ class BufferPool:
 
     def owns(self, array: Array) -> bool:
         """Whether an array lies in memory of this pool."""
+        return self._place(array) is not None
+
+    def unclaimed(self, array: Array) -> Array:
+        """Return a dense array of this pool anew, as one that does not keep its memory.
+
+        What it holds is valid until the pool gives that memory out.
+        """
+        place = self._place(array)
+        assert place is not None, "an array of another owner keeps its memory"
+        buffer, start = place
+        raw = buffer[start : start + array.nbytes]
+        again: Array = raw.view(array.dtype).reshape(array.shape)
+        return again
+
+    def _place(self, array: Array) -> tuple[Array, int] | None:
+        """Return the buffer that an array lies in, and its first byte there."""
         address = array.ctypes.data
-        return any(
-            buffer.ctypes.data <= address < buffer.ctypes.data + buffer.nbytes
-            for buffer in self._buffers
-        )
+        for buffer in self._buffers:
+            start = address - buffer.ctypes.data
+            if 0 <= start < buffer.nbytes:
+                return buffer, start
+        return None
 
     def _take(self, num_bytes: int) -> int:
         at = bisect_left(self._free, (num_bytes, 0))

@@ -249,7 +249,8 @@ def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
     """Read strings in one flat loop: a vocabulary has 150,000 of them, and as many merges."""
     buffer, end, position = cursor.buffer, cursor.end, cursor.position
     unpack_length = _U64.unpack_from
-    strings = []
+    strings: list[str] = []
+    append = strings.append
     try:
         for _ in range(count):
             start = position + _MIN_STRING_BYTES
@@ -258,7 +259,7 @@ def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
             position = start + unpack_length(buffer, position)[0]
             if position > end:
                 break
-            strings.append(buffer[start:position].tobytes().decode())
+            append(str(buffer[start:position], "utf-8"))
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"[gguf] {str(cursor.path)!r}: expected UTF-8 in item {len(strings)} of {key!r}, "

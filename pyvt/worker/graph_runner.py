@@ -41,6 +41,8 @@ class Recorded:
         num_bad: ``[R]``, logits that are not finite.
         best: ``[R]``, the most likely token of each request.
         kept: what the calls refer to outside of the pool.
+
+    The outputs lie in memory of the pool and are valid until a plan runs or is recorded.
     """
 
     plan: Plan
@@ -156,7 +158,17 @@ class GraphRunner:
             plan.stop()
         if foreign:
             return None
-        return Recorded(plan, input_ids, own, hidden, logits, num_bad, best, kept)
+        # A step's outputs are read before the next one, so plans share their memory too.
+        return Recorded(
+            plan=plan,
+            input_ids=input_ids,
+            batch=own,
+            hidden=self.pool.unclaimed(hidden),
+            logits=self.pool.unclaimed(logits),
+            num_bad=self.pool.unclaimed(num_bad),
+            best=self.pool.unclaimed(best),
+            kept=kept,
+        )
 
 
 def _is_pooled(arg: Any, pool: BufferPool) -> bool:

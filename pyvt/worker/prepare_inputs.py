@@ -47,6 +47,8 @@ def prepare_inputs(
     ``drafts`` are in the rows behind their tokens, and part of what is scheduled.
     """
     requests = [rows[request_id] for request_id in num_scheduled_tokens]
+    if max(num_scheduled_tokens.values()) == 1:
+        return _one_token_each(rows, requests, kv_caches, layer_groups)
     row_ids = np.fromiter((request.row for request in requests), np.int64, len(requests))
     num_new = np.fromiter(num_scheduled_tokens.values(), np.int64, len(requests))
     computed = rows.num_computed_tokens[row_ids]
@@ -86,6 +88,47 @@ def prepare_inputs(
         batch=batch,
         requests=tuple(requests),
         wanted=tuple(row for _, row in wanted),
+    )
+
+
+def _one_token_each(
+    rows: InputBatch,
+    requests: list[RequestRow],
+    kv_caches: tuple[LayerCache, ...],
+    layer_groups: tuple[int, ...],
+) -> StepInputs:
+    """Return the inputs of a decode step: the same in half as many array operations.
+
+    A step streams all weights through the caches, so each of them starts cold.
+    """
+    row_ids = np.array([request.row for request in requests])
+    positions = rows.num_computed_tokens[row_ids]
+    known = rows.num_tokens[row_ids].tolist()
+    lengths = [position + 1 for position in positions.tolist()]
+    assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
+    ends = [i for i, length in enumerate(lengths) if length == known[i]]
+    max_seq_len, block_size = max(lengths), rows.block_size
+    entries, offsets = np.divmod(positions, block_size)
+    blocks = rows.block_tables[:, row_ids, entries].astype(np.int64)
+    batch = ForwardBatch(
+        num_tokens=len(requests),
+        num_reqs=len(requests),
+        max_seqlen_q=1,
+        max_seq_len=max_seq_len,
+        positions=positions,
+        slot_mapping=blocks * block_size + offsets,
+        block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
+        seq_lens=np.array(lengths, np.int32),
+        cu_seqlens_q=np.arange(len(requests) + 1, dtype=np.int32),
+        logits_indices=np.array(ends, np.int32),
+        kv_caches=kv_caches,
+        layer_groups=layer_groups,
+    )
+    return StepInputs(
+        input_ids=rows.token_ids[row_ids, positions],
+        batch=batch,
+        requests=tuple(requests),
+        wanted=tuple(LogitsRow(requests[i]) for i in ends),
     )
 
 

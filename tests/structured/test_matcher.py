@@ -62,7 +62,7 @@ def test_text_is_closed_before_the_tokens_end(schema: Any, seed: int) -> None:
 
 def _longest(grammar: CompiledGrammar, max_tokens: int, *, is_closing: bool) -> list[int]:
     """Return the tokens of a text that goes on as long as it may."""
-    matcher = grammar.start((), is_closing=is_closing)
+    matcher = grammar.start((), max_tokens=max_tokens if is_closing else None)
     tokens: list[int] = []
     while len(tokens) < max_tokens and EOS not in tokens:
         tokens.append(int(np.flatnonzero(matcher.masks((), max_tokens - len(tokens))[0])[0]))
@@ -91,7 +91,7 @@ def test_closing_is_a_choice_of_the_request() -> None:
 def test_free_text_is_not_cut_short_for_a_tag_that_might_begin() -> None:
     tag = {"begin": "<tool>", "schema": PERSON, "end": "</tool>"}
     grammar = compiled(structural_tag={"structures": [tag], "triggers": ["<tool>"]})
-    matcher = grammar.start((), is_closing=True)
+    matcher = grammar.start((), max_tokens=40)
 
     counts = []
     for left in range(40, 0, -1):
@@ -105,7 +105,7 @@ def test_tag_that_has_begun_is_closed_in_time() -> None:
     tag = {"begin": "<tool>", "schema": PERSON, "end": "</tool>"}
     grammar = compiled(structural_tag={"structures": [tag], "triggers": ["<tool>"]})
     start = [*b"text <tool>"]
-    matcher = grammar.start(start, is_closing=True)
+    matcher = grammar.start(start, max_tokens=len(start) + 90)
     tokens: list[int] = []
 
     while EOS not in tokens:
@@ -122,14 +122,14 @@ def test_tag_that_has_begun_is_closed_in_time() -> None:
     ("settings", "text"), [({"choice": ["ab"]}, b"ab"), ({"json": {"const": {}}}, b"{}")]
 )
 def test_complete_text_may_only_end(settings: dict[str, Any], text: bytes) -> None:
-    matcher = compiled(**settings).start(list(text), is_closing=True)
+    matcher = compiled(**settings).start(list(text), max_tokens=50 + len(text))
 
     assert np.flatnonzero(matcher.masks((), 50)[0]).tolist() == [EOS]
     assert matcher.is_complete
 
 
 def test_ids_without_text_and_special_tokens_are_never_allowed() -> None:
-    matcher = compiled(json={"type": "string"}).start([*b'"<msg>'], is_closing=False)
+    matcher = compiled(json={"type": "string"}).start([*b'"<msg>'], max_tokens=None)
 
     mask = matcher.masks((), 50)[0]
 
@@ -138,7 +138,7 @@ def test_ids_without_text_and_special_tokens_are_never_allowed() -> None:
 
 
 def test_drafts_are_cut_at_the_first_that_is_not_allowed() -> None:
-    matcher = compiled(regex="ab+c").start((), is_closing=False)
+    matcher = compiled(regex="ab+c").start((), max_tokens=None)
 
     assert matcher.filter_drafts([*b"abbxc"]) == tuple(b"abb")
     assert matcher.filter_drafts([*b"abc", EOS, *b"a"]) == tuple(b"abc")
@@ -148,18 +148,18 @@ def test_drafts_are_cut_at_the_first_that_is_not_allowed() -> None:
 def test_masks_behind_drafts_are_those_behind_the_same_tokens() -> None:
     grammar = compiled(json=PERSON)
     drafts = [*b'{"name":"a","tags":']
-    matcher = grammar.start((), is_closing=False)
+    matcher = grammar.start((), max_tokens=None)
 
     masks = matcher.masks(drafts, 500)
 
     for i, mask in enumerate(masks):
-        alone = grammar.start(drafts[:i], is_closing=False).masks((), 500)[0]
+        alone = grammar.start(drafts[:i], max_tokens=None).masks((), 500)[0]
         np.testing.assert_array_equal(mask, alone)
     np.testing.assert_array_equal(matcher.masks((), 500)[0], masks[0])
 
 
 def test_drafts_never_pass_the_place_of_the_next_search() -> None:
-    matcher = compiled(json={"type": "string"}).start((), is_closing=True)
+    matcher = compiled(json={"type": "string"}).start((), max_tokens=40)
     matcher.masks((), 40)
     matcher.advance([ord('"')])
 
@@ -170,16 +170,20 @@ def test_drafts_never_pass_the_place_of_the_next_search() -> None:
     assert (masks.sum(axis=1) > 1).all()
 
 
-def test_start_behind_tokens_equals_a_matcher_that_took_them() -> None:
-    grammar = compiled(json=PERSON)
-    tokens = [*b'{"name":"ab']
-    resumed, went = grammar.start(tokens, is_closing=True), grammar.start((), is_closing=True)
+@pytest.mark.parametrize("num_tokens", [0, 1, 9, 25, 55, 70, 79])
+@pytest.mark.parametrize("schema", [PERSON, {}, {"type": "string"}])
+def test_start_behind_tokens_goes_on_as_the_matcher_that_took_them(
+    schema: Any, num_tokens: int
+) -> None:
+    """A request that was preempted, in the middle of being closed too."""
+    grammar = compiled(json=schema)
+    tokens = _longest(grammar, 80, is_closing=True)
 
-    for token_id in tokens:
-        went.masks((), 400)
-        went.advance([token_id])
+    resumed = grammar.start(tokens[:num_tokens], max_tokens=80)
 
-    np.testing.assert_array_equal(resumed.masks((), 300), went.masks((), 300))
+    for i, token_id in enumerate(tokens[num_tokens:], num_tokens):
+        assert np.flatnonzero(resumed.masks((), 80 - i)[0])[0] == token_id
+        resumed.advance([token_id])
 
 
 LEAVES = st.sampled_from(

@@ -63,3 +63,25 @@ def test_array_outlives_its_pool() -> None:
     array[:] = np.arange(1000)
 
     assert array.sum() == 499500
+
+
+def test_unclaimed_array_is_the_same_memory_and_keeps_none() -> None:
+    pool = BufferPool()
+    array = pool.empty((3, 40), np.float32)
+    array[:] = np.arange(120).reshape(3, 40)
+
+    again = pool.unclaimed(array)
+
+    assert again.ctypes.data == array.ctypes.data
+    np.testing.assert_array_equal(again, array)
+    del array
+    assert pool.empty((120,), np.float32).ctypes.data == again.ctypes.data
+
+
+def test_arrays_of_growing_batches_share_few_buffers() -> None:
+    pool = BufferPool()
+
+    for num_rows in range(1, 17):
+        pool.empty((num_rows, 50_000), np.float32)
+
+    assert pool.nbytes < 3 * 16 * 50_000 * 4

@@ -68,6 +68,25 @@ def test_a_grant_past_the_last_token_is_a_fault_of_the_scheduler(rows: InputBatc
         prepare_inputs(rows, {"a": 7}, ())
 
 
+def test_decode_step_has_the_rows_of_a_mixed_step(rows: InputBatch) -> None:
+    rows.add(new_request("c", range(30, 35), slot=2))
+    rows.update(step({}, computed={"a": 5, "b": 3, "c": 0}))
+
+    decode = prepare_inputs(rows, {"b": 1, "a": 1}, ())
+    mixed = prepare_inputs(rows, {"b": 1, "a": 1, "c": 2}, ())
+
+    assert [row.request.request_id for row in decode.wanted] == ["a"]
+    np.testing.assert_array_equal(decode.input_ids, mixed.input_ids[:2])
+    for name in ("positions", "slot_mapping", "seq_lens", "cu_seqlens_q", "logits_indices"):
+        ours, theirs = getattr(decode.batch, name), getattr(mixed.batch, name)
+        np.testing.assert_array_equal(ours, theirs[..., : ours.shape[-1]])
+        assert ours.dtype == theirs.dtype
+    width = decode.batch.block_tables.shape[2]
+    tables = mixed.batch.block_tables[:, :2, :width]
+    np.testing.assert_array_equal(decode.batch.block_tables, tables)
+    assert decode.batch.max_seq_len == 6
+
+
 def test_drafts_lie_behind_the_last_token_and_get_a_row_of_logits_each(rows: InputBatch) -> None:
     rows.update(step({}, computed={"a": 5, "b": 3}))
     drafts = {"a": (70, 71)}

@@ -7,6 +7,8 @@
 // work        a superblock of all rows is decoded to codes in the first-level cache before its
 //             products: one lookup of magnitudes and one of signs for 8 columns of a row. With more
 //             than one row of activations the tile is decoded once, to a panel
+// traffic     IQ2_XS: one row 10 % of a plain read loop, bound by the lookups; 256 rows 49 % of the
+//             int8 loop
 // tried       nothing more: these formats are for size
 #include "cpu/iq_grids.h"
 #include "cpu/kernels/int8_tile-inl.h"

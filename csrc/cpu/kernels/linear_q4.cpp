@@ -24,6 +24,8 @@ struct Q4_1 : UnsignedCodes<Q4_1> {
   static constexpr int kFileCols = 32, kFileBlockBytes = 20, kTileBlockBytes = 320;
   static constexpr Field kFields[] = {{0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 4, kWord, 64}};
   static constexpr bool kHasMin = true;
+  // 16 rows: 82-92 % of the int8 loop as packed, 64-66 % through a panel; 256 rows: 83-88 %.
+  static constexpr int kMaxDirectRows = 64;
 
   struct Block {
     const uint8_t* p;

@@ -18,7 +18,7 @@ struct Q6_K : UnsignedCodes<Q6_K> {
                                       {0, 8, kWord, 288, 3},   {32, 8, kWord, 352, 3},
                                       {128, 8, kWord, 416, 3}, {64, 8, kWord, 1824, 3},
                                       {96, 8, kWord, 1888, 3}, {160, 8, kWord, 1952, 3}};
-  static constexpr int kOffset = 32, kSharedSubs = 4, kParts = 2;
+  static constexpr int kOffset = 32, kSharedSubs = 4, kParts = 2, kMaxDirectRows = 8;
   static constexpr bool kHasFactors = true;
 
   struct Block {

@@ -26,8 +26,8 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-constexpr int64_t kBlockRows = 48;  // query rows of a block, about
-constexpr int64_t kBlockTokens = 32;
+constexpr int64_t kBlockRows = 128;  // query rows of a block, about; they share copies of keys
+constexpr int64_t kBlockTokens = 64;
 // Up to this many rows of a KV head, keys and values are read as they lie; more rows share a copy,
 // keys by columns and values of half precision widened.
 constexpr int64_t kDirectRows = 8;

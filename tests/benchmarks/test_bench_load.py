@@ -1,0 +1,31 @@
+"""The memory of a loaded model, by the driver that prints it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyvt import backends
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.native
+@pytest.mark.skipif(
+    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
+)
+def test_resident_memory_is_the_file_the_cache_and_a_fixed_part(smollm2_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench_load", "--one", str(smollm2_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["file_mb"] < figures["resident_mb"] <= figures["allowed_mb"]
