@@ -93,7 +93,8 @@ def test_short_requests_leave_nothing_behind(serve: Serve) -> None:
     gc.collect()
 
     assert len(server.state._streams) == 0
-    assert len(server.engine.core.runner.known_request_ids) <= 1  # type: ignore[attr-defined]
+    # The worker forgets the last ones with its next step.
+    assert len(server.engine.core.runner.known_request_ids) <= 4  # type: ignore[attr-defined]
     assert server.becomes_idle()
 
 
