@@ -58,7 +58,9 @@ bench: $(VENV)/.core
 	$(BIN)/pyvt bench peers $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
 	  $(if $(HF_PYTHON),--hf-python $(HF_PYTHON)) --out benchmarks/results
 	$(PIP) install -q -c constraints.txt -e '.[plot]'
+	$(BIN)/python -m benchmarks.bench_structured --out benchmarks/results
 	$(BIN)/python -m benchmarks.bench_engine
+	$(BIN)/python -m benchmarks.bench_scheduler
 	$(BIN)/python -m benchmarks.plot
 	$(BIN)/python -m pyvt.testing.docs
 

@@ -29,13 +29,15 @@ import numpy as np
 
 from pyvt import backends, hub
 from pyvt.config import EngineConfig, SchedulerConfig, engine_config
+from pyvt.config.cache import CacheGroup
 from pyvt.dispatch import use_backend
-from pyvt.engine.build import best_backend, build_engine
+from pyvt.engine.build import build_engine
 from pyvt.engine.core import EngineCore, Runner
 from pyvt.engine.engine_thread import EngineThread
 from pyvt.engine.events import EventChannel, event_bound
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
+from pyvt.engine.memory_plan import best_backend
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import RequestError
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput
@@ -118,9 +120,12 @@ class Stamped:
 
     def time_model(self) -> None:
         """Note the time of the model's own calls in each step."""
-        model, graphs = self.runner.model, self.runner.graphs
-        self.runner.graphs = SimpleNamespace(forward=self._timed(graphs.forward))
-        model.compute_logits = self._timed(model.compute_logits)
+        graphs = self.runner.graphs
+        self.runner.graphs = SimpleNamespace(
+            forward=self._timed(graphs.forward),
+            logits=self._timed(graphs.logits),
+            greedy_tokens=self._timed(graphs.greedy_tokens),
+        )
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self.entered_s.append(time.perf_counter())
@@ -207,7 +212,13 @@ RANDOM: dict[str, Any] = {"temperature": 0.8, "top_p": 0.95}
 
 def null_worker(num_reqs: int) -> ModelRunner:
     config: EngineConfig = engine_config("null", max_model_len=MAX_MODEL_LEN, max_num_seqs=64)
-    cache = KVCache(block_size=BLOCK_SIZE, num_blocks=4096, layers=())
+    cache = KVCache(
+        block_size=BLOCK_SIZE,
+        num_blocks=4096,
+        groups=(CacheGroup(kind="full"),),
+        layers=(),
+        layer_groups=(),
+    )
     model: Any = NullModel(num_reqs)
     return ModelRunner(model, cache, config)
 

@@ -58,8 +58,11 @@ class Grammar(Protocol):
         """What the grammar leaves out of what was asked for."""
         ...
 
-    def start(self, token_ids: Sequence[int], *, is_closing: bool) -> Matcher:
-        """Return the state behind what a request has generated."""
+    def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> Matcher:
+        """Return the state behind what a request has generated.
+
+        With ``max_tokens`` the text is closed before so many tokens.
+        """
         ...
 
 

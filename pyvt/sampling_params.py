@@ -25,7 +25,8 @@ def _help(text: str) -> dict[str, str]:
 class StructuredOutputsParams:
     """What the text of a request must be; exactly one of the first six fields is given.
 
-    Names are those of vLLM; ``strict``, ``begin_after`` and ``close_within_budget`` are pyvt's.
+    Names are those of vLLM; ``strict``, ``begin_after``, ``text_ends`` and
+    ``close_within_budget`` are pyvt's.
 
     Attributes:
         json: a JSON schema, as text or as an object; properties come in its order.
@@ -42,6 +43,7 @@ class StructuredOutputsParams:
         strict: refuse a schema with keywords that cannot be honoured; otherwise they are left out,
             and a warning names them.
         begin_after: free text up to this mark comes first, such as ``</think>``.
+        text_ends: marks that end free texts inside of a grammar; they help to close it in time.
         close_within_budget: bring the text to its end before ``max_tokens``.
 
     Raises:
@@ -59,6 +61,7 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
     strict: bool = True
     begin_after: str | None = None
+    text_ends: Sequence[str] = ()
     close_within_budget: bool = True
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ class StructuredOutputsParams:
                 raise _bad_structure("true or false", getattr(self, name), name)
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
+        object.__setattr__(self, "text_ends", _strings("structured_outputs", self.text_ends))
         for name in ("json", "structural_tag"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _json_text(name, getattr(self, name)))

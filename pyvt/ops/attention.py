@@ -16,7 +16,7 @@ import numpy as np
 from pyvt.dispatch import Check, declare
 from pyvt.mathutil import cdiv
 from pyvt.ops.numerics import Array, accum_dtype, round_into
-from pyvt.tensor.dtype import F32, F64, FLOATS, I32
+from pyvt.tensor.dtype import F32, F64, FLOATS, I32, KV_FLOATS
 
 PAGED_ATTENTION = declare("paged_attention", num_outputs=2)
 MERGE_ATTN_STATES = declare("merge_attn_states", num_outputs=2)
@@ -46,7 +46,7 @@ def paged_attention(
 
     Args:
         q: ``[T, N, D]`` f64|f32|bf16|f16; N is a multiple of Nk.
-        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16.
+        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16|fp8_e4m3.
         v_cache: ``[B, S, Nk, D]``, the dtype of ``k_cache``.
         block_tables: ``[R, W]`` i32; entry ``i`` holds the tokens from ``i · S`` on. Entries past
             ``seq_lens`` or wholly before the window are not read and may hold anything.
@@ -93,8 +93,8 @@ def _check_tensors(
     cu_seqlens_q: Array,
 ) -> None:
     check.tensor("q", q, "T N D", FLOATS)
-    check.tensor("k_cache", k_cache, "B S Nk D", FLOATS)
-    check.tensor("v_cache", v_cache, "B S Nk D", FLOATS)
+    check.tensor("k_cache", k_cache, "B S Nk D", KV_FLOATS)
+    check.tensor("v_cache", v_cache, "B S Nk D", KV_FLOATS)
     check.same_dtype("v_cache", v_cache, "k_cache", k_cache)
     check.tensor("block_tables", block_tables, "R W", (I32,))
     check.tensor("seq_lens", seq_lens, "R", (I32,))

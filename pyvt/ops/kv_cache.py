@@ -8,14 +8,15 @@ larger array); it is never reshaped, so a write always reaches it.
 import numpy as np
 
 from pyvt.dispatch import Check, declare
-from pyvt.ops.numerics import Array, round_into
-from pyvt.tensor.dtype import FLOATS, I64
+from pyvt.ops.numerics import Array, accum_dtype, round_into
+from pyvt.tensor.dtype import FLOATS, FP8_E4M3, I64, KV_FLOATS
 
 RESHAPE_AND_CACHE = declare("reshape_and_cache", num_outputs=2)
 COPY_BLOCKS = declare("copy_blocks", num_outputs=2)
 GATHER_BLOCKS = declare("gather_blocks")
 SCATTER_BLOCKS = declare("scatter_blocks")
 
+FP8_MAX = 448.0
 _CACHE = "B S Nk D"
 
 
@@ -25,12 +26,13 @@ def reshape_and_cache(
     """Write the keys and values of new tokens into their slots of the cache.
 
     ``k_cache[slot // S, slot % S] = k[t]`` for every token with ``slot = slot_mapping[t] >= 0``,
-    rounded once to the dtype of the cache; the same for ``v``.
+    rounded once to the dtype of the cache; the same for ``v``. A cache of fp8 holds what is beyond
+    its range as its largest number, ±448, infinities too.
 
     Args:
         k: ``[T, Nk, D]`` f64|f32|bf16|f16.
         v: ``[T, Nk, D]``, the dtype of ``k``.
-        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16; overwritten at the slots.
+        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16|fp8_e4m3; overwritten at the slots.
         v_cache: ``[B, S, Nk, D]``, the dtype of ``k_cache``; overwritten at the slots.
         slot_mapping: ``[T]`` i64; −1 skips a token. Two tokens never share a slot.
 
@@ -58,7 +60,10 @@ def _reshape_and_cache(
     block_ids, offsets = np.divmod(slot_mapping[tokens], k_cache.shape[1])
     for cache, new in ((k_cache, k), (v_cache, v)):
         rounded = np.empty((len(tokens), *new.shape[1:]), cache.dtype)
-        round_into(rounded, new[tokens])
+        rows = new[tokens]
+        if cache.dtype == FP8_E4M3.numpy:
+            rows = np.clip(rows.astype(accum_dtype(rows)), -FP8_MAX, FP8_MAX)
+        round_into(rounded, rows)
         cache[block_ids, offsets] = rounded
 
 
@@ -66,7 +71,7 @@ def copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
     """Copy whole blocks inside the cache: ``cache[dst] = cache[src]`` for both caches.
 
     Args:
-        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16; overwritten at the destinations.
+        k_cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16|fp8_e4m3; overwritten at the destinations.
         v_cache: ``[B, S, Nk, D]``, the dtype of ``k_cache``; overwritten at the destinations.
         src_dst: ``[M, 2]`` i64, pairs of block ids. A destination occurs once and is never a
             source, so that the order of the copies does not matter.
@@ -100,7 +105,7 @@ def gather_blocks(cache: Array, block_ids: Array, *, out: Array | None = None) -
     """Copy whole blocks of one cache into a compact array: ``out[m] = cache[block_ids[m]]``.
 
     Args:
-        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values.
+        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16|fp8_e4m3, keys or values.
         block_ids: ``[M]`` i64; a block may occur twice.
         out: ``[M, S, Nk, D]``, the dtype of ``cache``; shares no memory with it.
 
@@ -114,7 +119,7 @@ def gather_blocks(cache: Array, block_ids: Array, *, out: Array | None = None) -
     Source: vLLM ``swap_blocks``.
     """
     check = Check("gather_blocks")
-    check.tensor("cache", cache, _CACHE, FLOATS)
+    check.tensor("cache", cache, _CACHE, KV_FLOATS)
     check.tensor("block_ids", block_ids, "M", (I64,))
     check.index("block_ids", block_ids, check.dims["B"])
     out = check.output(out, (check.dims["M"], *cache.shape[1:]), cache.dtype)
@@ -133,7 +138,7 @@ def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
 
     Args:
         blocks: ``[M, S, Nk, D]``, the dtype of ``cache``.
-        cache: ``[B, S, Nk, D]`` f64|f32|bf16|f16, keys or values; overwritten at the blocks;
+        cache: ``[B, S, Nk, D]``, a dtype of ``gather_blocks``; overwritten at the blocks;
             shares no memory with ``blocks``.
         block_ids: ``[M]`` i64, each once.
 
@@ -144,8 +149,8 @@ def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
     Source: vLLM ``swap_blocks``.
     """
     check = Check("scatter_blocks")
-    check.tensor("cache", cache, _CACHE, FLOATS)
-    check.tensor("blocks", blocks, "M S Nk D", FLOATS)
+    check.tensor("cache", cache, _CACHE, KV_FLOATS)
+    check.tensor("blocks", blocks, "M S Nk D", KV_FLOATS)
     check.same_dtype("blocks", blocks, "cache", cache)
     check.writeable("cache", cache)
     check.disjoint("cache", cache, blocks=blocks)
@@ -162,8 +167,8 @@ def _scatter_blocks(cache: Array, blocks: Array, block_ids: Array) -> None:
 
 
 def _check_caches(check: Check, k_cache: Array, v_cache: Array) -> None:
-    check.tensor("k_cache", k_cache, _CACHE, FLOATS)
-    check.tensor("v_cache", v_cache, _CACHE, FLOATS)
+    check.tensor("k_cache", k_cache, _CACHE, KV_FLOATS)
+    check.tensor("v_cache", v_cache, _CACHE, KV_FLOATS)
     check.same_dtype("v_cache", v_cache, "k_cache", k_cache)
     check.writeable("k_cache", k_cache)
     check.writeable("v_cache", v_cache)

@@ -12,7 +12,7 @@ from pyvt.server.generation import Generation, needs_stream
 from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.state import ServerState, state_of
-from pyvt.server.structure import check_structure
+from pyvt.server.structure import chat_form
 from pyvt.tokenizer.base import RenderedPrompt
 
 
@@ -57,13 +57,6 @@ async def start_chat(
 
 def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
     """Render a chat and check its parameters; runs beside the loop."""
-    check_structure(chat)
-    if chat.tool_choice not in (None, "auto", "none"):
-        raise request_error(
-            "[request] tool_choice: expected 'auto' or 'none', a call cannot be forced yet",
-            param="tool_choice",
-            code="unsupported_value",
-        )
     llm = state.ready_llm()
     processor = llm.engine.input_processor
     found = conversation(processor, state.speech(processor), chat)
@@ -80,6 +73,7 @@ def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
         skip_special_tokens=False if keeps_special else None,
         # With reasoning the parser looks for them, in the content alone.
         stop=() if found.form.tags is not None else None,
+        structured_outputs=chat_form(chat, found.form),
     )
     return _Prepared(found.prompt, params, found.form)
 

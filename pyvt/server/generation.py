@@ -17,7 +17,7 @@ from pyvt.server.metrics import Metrics
 from pyvt.server.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """What is new of one answer, which may have grown further when this is read.
 
@@ -60,6 +60,11 @@ class Generation:
     def __post_init__(self) -> None:
         self.answers = [Answer(self.form) for _ in range(self.params.n)]
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the request is not honoured."""
+        return () if self.output is None else self.output.warnings
+
     async def steps(self) -> AsyncIterator[Step]:
         """Yield what is new, until all answers have ended.
 
@@ -69,6 +74,7 @@ class Generation:
         """
         reason = "abort"
         last_s: float | None = None
+        num_open = len(self.answers)
         try:
             async for output in self.stream:
                 self.output = output
@@ -85,8 +91,9 @@ class Generation:
                         reason = new.finish_reason
                         raise _failure(output)
                     events = answer.take(new)
+                    num_open -= answer.is_done
                     yield Step(new.index, answer, events, new, answer.is_done)
-                if all(answer.is_done for answer in self.answers):
+                if not num_open:
                     break
             reason = self.answers[0].finish_reason or reason
         finally:
@@ -122,10 +129,10 @@ def usage_of(generations: Sequence[Generation]) -> Usage:
 def needs_stream(form: AnswerFormat, *, is_stream: bool) -> bool:
     """Return whether the engine must give each token by itself.
 
-    It must where tokens are attributed to reasoning or content, or a stop string is looked for
-    here; else one output at the end is cheaper.
+    It must where tokens are attributed to reasoning or content, or something is looked for here
+    that ends the answer; else one output at the end is cheaper.
     """
-    return is_stream or form.tags is not None
+    return is_stream or form.tags is not None or form.is_single
 
 
 async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Step]]:

@@ -1,23 +1,116 @@
-"""What a request says about the form of its text."""
+"""What a request says about the form of its text: a schema, a grammar, a call that must come.
 
-from pyvt.server.errors import request_error
-from pyvt.server.openai.schema import GenerationFields
+1. ``response_format`` and ``structured_outputs`` are two ways to say it; only one may be used.
+2. A forced call (``tool_choice`` required or a name) decides alone: there is no content.
+3. With tools to choose from and a form of the content, the text is either calls or content.
+4. Where the prompt has opened the reasoning, the form begins after its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from pyvt.sampling_params import StructuredOutputsParams
+from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.errors import WireException, request_error
+from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
+from pyvt.server.tool_grammar import GRAMMARS, TEXT_ENDS, calls_grammar
+
+_OPTIONS = {field.name for field in fields(StructuredOutputsParams)}
 
 
-def check_structure(request: GenerationFields) -> None:
-    """Check that a request asks for free text.
+def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
+    """Return the form that a request asks of its text, None for free text.
 
     Raises:
-        WireException: it asks for another form: text that only looks right would be worse.
+        RequestError, WireException: the form is unknown, or asked for twice.
     """
-    form = request.response_format or {"type": "text"}
-    for param, is_free in (
-        ("response_format", form.get("type") == "text"),
-        ("structured_outputs", request.structured_outputs is None),
-    ):
-        if not is_free:
-            raise request_error(
-                f"[request] {param}: expected free text, other forms are not supported yet",
-                param=param,
-                code="unsupported_value",
+    given = request.structured_outputs
+    form = _response_format(request.response_format)
+    if given is None:
+        return form
+    if form is not None:
+        raise _refused("response_format", "it or structured_outputs, not both")
+    unknown = [name for name in given if name not in _OPTIONS]
+    if unknown:
+        raise _refused("structured_outputs", f"{', '.join(sorted(_OPTIONS))}, not {unknown[0]!r}")
+    return StructuredOutputsParams(**{k: v for k, v in given.items() if v is not None})
+
+
+def _response_format(form: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object", "schema": dict() as schema}:
+            return StructuredOutputsParams(json=schema, strict=False)
+        case {"type": "json_object"}:
+            return StructuredOutputsParams(json_object=True)
+        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema} as spec}:
+            return StructuredOutputsParams(json=schema, strict=spec.get("strict") is True)
+        case {"type": "json_schema"}:
+            raise _refused("response_format", "json_schema with a schema")
+        case {"type": "structural_tag"}:
+            tag = {name: value for name, value in form.items() if name != "type"}
+            return StructuredOutputsParams(structural_tag=tag)
+        case _:
+            raise _refused(
+                "response_format", "the type text, json_object, json_schema or structural_tag"
             )
+
+
+def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams | None:
+    """Return the form of a chat's text, tool calls included; None for free text.
+
+    Raises:
+        RequestError, WireException: the form cannot be had.
+    """
+    asked = text_form(chat)
+    found = asked
+    if form.dialect is not None:
+        tools = [tool.function.model_dump(exclude_none=True) for tool in chat.tools or ()]
+        choice = chat.tool_choice
+        is_single = chat.parallel_tool_calls is False
+        if isinstance(choice, NamedTool):
+            tools = [tool for tool in tools if tool["name"] == choice.function.name]
+            is_single = True
+        if choice not in (None, "auto") or asked is not None:
+            is_forced = choice not in (None, "auto")
+            rules = _calls(form.dialect.name, tools, is_single=is_single, is_forced=is_forced)
+            found = _with_calls(rules, None if is_forced else asked)
+            found = replace(found, text_ends=TEXT_ENDS.get(form.dialect.name, ()))
+    if found is not None and form.tags is not None and form.start == "open":
+        found = replace(found, begin_after=form.tags.closing)
+    return found
+
+
+def _calls(
+    dialect: str, tools: Sequence[Mapping[str, Any]], *, is_single: bool, is_forced: bool
+) -> str:
+    if dialect not in GRAMMARS:
+        param = "tool_choice" if is_forced else "response_format"
+        expected = (
+            "'auto' or 'none'" if is_forced else "free text with tools, or tool_choice='none'"
+        )
+        known = ", ".join(GRAMMARS)
+        raise _refused(
+            param, f"{expected}; calls in the form {dialect!r} cannot be forced ({known})"
+        )
+    return calls_grammar(dialect, tools, is_single=is_single)
+
+
+def _with_calls(rules: str, content: StructuredOutputsParams | None) -> StructuredOutputsParams:
+    """Return the form of calls, or of calls or content."""
+    if content is None:
+        return StructuredOutputsParams(grammar=f"start: calls\n{rules}")
+    if content.json is None and not content.json_object:
+        raise _refused("structured_outputs", "a JSON schema beside tools, or tool_choice='none'")
+    schema = content.json if isinstance(content.json, str) else '{"type": "object"}'
+    return StructuredOutputsParams(
+        grammar=f"start: calls | content\n{rules}\ncontent: %json {schema}"
+    )
+
+
+def _refused(param: str, expected: str) -> WireException:
+    return request_error(
+        f"[request] {param}: expected {expected}", param=param, code="unsupported_value"
+    )

@@ -28,7 +28,7 @@ _KINDS = (b"0123456789", bytes(range(97, 123)), bytes(range(65, 91)))
 class ShortestText:
     """One search; ``find`` returns a path in the vocabulary of bytes, None where it found none.
 
-    ``mark`` is a path that ends free text, empty where there is none.
+    ``marks`` are paths of which each ends some free text.
 
     Attributes:
         unfinished: where the search came to its bound before an end: how far it had come.
@@ -38,17 +38,22 @@ class ShortestText:
         self,
         matcher: llguidance.LLMatcher,
         vocabulary: GrammarVocabulary,
-        mark: Sequence[int] = (),
+        marks: Sequence[Sequence[int]] = (),
         *,
         max_steps: int = MAX_STEPS,
     ) -> None:
         self._max_steps = max_steps
         self.unfinished: list[int] = []
         self._root = matcher
-        self._mark = list(mark)
+        self._marks = [list(mark) for mark in marks]
         self._vocabulary = vocabulary
         self._num_steps = 0
         self._known: dict[bytes, list[int]] = {}
+
+    def first(self) -> list[int] | None:
+        """Return the path that the greedy walk finds, for who needs any."""
+        found = self._greedy([], MAX_BYTES)
+        return None if found is None else found[0]
 
     def find(self) -> list[int] | None:
         """Return the path; empty where the text may end at once."""
@@ -101,12 +106,14 @@ class ShortestText:
         return (path, choices) if len(path) <= limit else None
 
     def _marked(self, matcher: llguidance.LLMatcher, mask: bytes) -> list[int]:
-        """Return the mark where it ends a free text, nothing elsewhere."""
-        if not self._mark or len(self._known[mask]) < _MAX_OPTIONS:
+        """Return the mark that ends a free text, nothing elsewhere."""
+        if len(self._known[mask]) < _MAX_OPTIONS:
             return []
-        ahead = matcher.deep_copy()
-        is_end = ahead.consume_tokens(self._mark) and ahead.compute_bitmask() != mask
-        return self._mark if is_end else []
+        for mark in self._marks:
+            ahead = matcher.deep_copy()
+            if ahead.consume_tokens(mark) and ahead.compute_bitmask() != mask:
+                return mark
+        return []
 
     def _options(self, mask: bytes, chosen: int) -> list[int]:
         """Return the bytes to try, best first; one that led to the same mask before comes last."""

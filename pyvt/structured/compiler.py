@@ -118,8 +118,9 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
     if matcher.is_error():
         raise _refusal(params, grammar, matcher.get_error())
     on_bytes = _matcher(vocabulary.by_byte, grammar)
-    mark = vocabulary.text_to_bytes(params.begin_after or "")
-    search = ShortestText(on_bytes, vocabulary, mark)
+    ends = (*((params.begin_after,) if params.begin_after else ()), *params.text_ends)
+    marks = tuple(tuple(vocabulary.text_to_bytes(end)) for end in ends)
+    search = ShortestText(on_bytes, vocabulary, marks)
     found = search.find()
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
@@ -129,7 +130,7 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
         by_byte=on_bytes,
         shortest=0 if path is None else len(path),
         warnings=warnings,
-        mark=tuple(mark),
+        marks=marks,
         is_free_text=grammar.is_free_text,
     )
 

@@ -89,6 +89,8 @@ MXFP4 = DType("mxfp4", 32, 17, gguf_id=39)
 NVFP4 = DType("nvfp4", 64, 36, gguf_id=40)
 
 FLOATS = (F64, F32, F16, BF16)
+# What keys and values may be kept in; fp8 saturates at ±448 and has no scale.
+KV_FLOATS = (*FLOATS, FP8_E4M3)
 BLOCK_FORMATS = (
     *(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0),
     *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),

@@ -146,6 +146,18 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
+        "bounds of waiting; random traffic",
+        command="pytest tests/scheduler",
+        label="PASS",
+    ),
+    Capability(
+        name="Answers do not depend on batch, chunks, preemption, prefix cache or KV blocks; KV in "
+        "f32, bf16, f16 and fp8",
+        command="pytest tests/engine/test_same_tokens.py",
+        label="PASS",
+    ),
+    Capability(
         name="Structured output: schemas, regex, choice, GBNF and Lark grammars, tags",
         command="pytest tests/structured tests/engine/test_structured_outputs.py",
         label="PASS",
@@ -240,7 +252,19 @@ CAPABILITIES = (
     ),
     Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
     Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
-    Capability(name="OpenAI server", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Server: chats, completions, responses and messages, whole and streamed, read by the "
+        "official OpenAI client; every sampling parameter on every route",
+        command="pytest tests/server",
+        label="PASS",
+    ),
+    Capability(
+        name="Tool calls of five dialects and reasoning, however the text is cut; forced calls and "
+        "schemas by grammar",
+        command="pytest tests/server/tool_parsers tests/server/test_structure.py",
+        label="PASS",
+    ),
+    Capability(name="Embeddings over HTTP", command="–", label="NOT_CLAIMED"),
 )
 
 

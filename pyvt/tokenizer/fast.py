@@ -61,6 +61,7 @@ class FastTokenizer:
         self._forgeable_ids = frozenset(self._control.keys() - {vocabulary.unknown_id})
         self._prefix_ids = prefix_ids
         self._suffix_ids = suffix_ids
+        self._bytes_of: dict[int, bytes] = {}
 
     @property
     def vocab_size(self) -> int:
@@ -113,7 +114,10 @@ class FastTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """See ``Tokenizer.token_bytes``."""
-        return self._vocabulary.bytes_of(token_id)
+        found = self._bytes_of.get(token_id)
+        if found is None:
+            found = self._bytes_of[token_id] = self._vocabulary.bytes_of(token_id)
+        return found
 
     def token_text(self, token_id: int) -> str:
         """See ``Tokenizer.token_text``."""

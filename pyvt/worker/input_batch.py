@@ -42,6 +42,7 @@ class RequestRow:
         banned_ids: i64.
         bad_words: sequences of ids of which the last is banned behind the others.
         matcher: its state in its grammar, None without one.
+        num_drafts: most drafts to propose next, None before any were verified.
         prompt_logprobs: entries so far of a request that asked, None where none are due.
     """
 
@@ -56,6 +57,7 @@ class RequestRow:
     banned_ids: Array
     bad_words: tuple[tuple[int, ...], ...] = ()
     matcher: Matcher | None = None
+    num_drafts: int | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
@@ -89,7 +91,8 @@ def _matcher(new: NewRequestData) -> Matcher | None:
     if grammar is None:
         return None
     is_closing = settings is not None and settings.close_within_budget
-    return grammar.start(new.output_token_ids, is_closing=is_closing)
+    max_tokens = new.sampling_params.max_tokens if is_closing else None
+    return grammar.start(new.output_token_ids, max_tokens=max_tokens)
 
 
 def _has_penalties(params: SamplingParams) -> bool:

@@ -84,7 +84,10 @@ def _apply_grammars(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch
     if not where:
         return set()
     mask = np.concatenate(masks)
-    logits[where] = ops.apply_token_mask(logits[where], mask)
+    if len(where) == len(wanted):
+        ops.apply_token_mask(logits, mask, out=logits)
+    else:
+        logits[where] = ops.apply_token_mask(logits[where], mask)
     is_over = set()
     for i, allowed in zip(where, mask, strict=True):
         request = wanted[i].request

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
@@ -101,7 +102,7 @@ class ModelRunner:
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        sampled = self._greedy(step) or sample(
+        sampled = self._greedy(step, hidden) or sample(
             self.graphs.logits(step, hidden),
             step.wanted,
             self.rows,
@@ -111,24 +112,36 @@ class ModelRunner:
             self.rows.append_tokens(self.rows[request_id], token_ids)
         return ModelRunnerOutput(
             sampled_token_ids=sampled.token_ids,
-            draft_token_ids=self._propose(sampled.token_ids),
+            draft_token_ids=self._propose(sampled.token_ids, drafts),
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
             errors=errors | sampled.errors,
         )
 
-    def _greedy(self, step: StepInputs) -> Sampled | None:
-        """Return what the step's plan found, where that is what all its requests ask for."""
-        if not all(row.request.takes_most_likely for row in step.wanted):
-            return None
+    def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
+        """Return the most likely tokens, where that is what all requests of the step ask for.
+
+        None where a row has none that is finite: the sampler then says why. So logits are read
+        once, not once more to count what is not finite.
+        """
+        if not all(row.request.takes_most_likely and not row.ahead for row in step.wanted):
+            return None  # drafts are verified by the sampler
         tokens = self.graphs.greedy_tokens(step)
         if tokens is None:
+            tokens = ops.argmax(self.graphs.logits(step, hidden)).tolist()
+        if min(tokens) < 0:
             return None
         ids = (row.request.request_id for row in step.wanted)
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
 
-    def _propose(self, sampled: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return drafts for requests that may go on; those that a grammar forbids are left out."""
+    def _propose(
+        self, sampled: Mapping[str, tuple[int, ...]], verified: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return drafts for requests that may go on; those that a grammar forbids are left out.
+
+        A request whose drafts were all right may get twice as many, another one more than were
+        right.
+        """
         found: dict[str, tuple[int, ...]] = {}
         if self.proposer is None:
             return found
@@ -141,7 +154,13 @@ class ModelRunner:
             num_left = max_tokens - (len(known) - request.num_prompt_tokens) - 1
             if token_ids[-1] in request.ending_ids or num_left < 1:
                 continue
-            drafts = self.proposer.propose(known, min(self.max_drafts, num_left))
+            limit = request.num_drafts or self.max_drafts
+            if request_id in verified:
+                num_right = len(token_ids) - 1
+                is_all = num_right == len(verified[request_id])
+                limit = min(2 * limit, self.max_drafts) if is_all else num_right + 1
+                request.num_drafts = limit
+            drafts = self.proposer.propose(known, min(limit, num_left))
             if drafts and request.matcher is not None:
                 drafts = request.matcher.filter_drafts(drafts)
             if drafts:

@@ -72,10 +72,10 @@ def test_smollm2_json_is_valid_and_the_same_with_drafts(
 
 
 def test_smollm2_chooses(plain: LLM) -> None:
-    structure = StructuredOutputsParams(choice=["London", "Paris", "Rome"])
+    structure = StructuredOutputsParams(choice=[" London", " Paris", " Rome"])
 
     (output,) = plain.generate(
-        ENGLISH + " ", SamplingParams(max_tokens=8, temperature=0, structured_outputs=structure)
+        ENGLISH, SamplingParams(max_tokens=8, temperature=0, structured_outputs=structure)
     )
 
-    assert output.outputs[0].text == "Paris"
+    assert output.outputs[0].text == " Paris"

@@ -206,3 +206,27 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], field
         LLM(str(Path("no model is opened")), **settings)
 
     assert refused.value.field == f"speculative.{field}"
+
+
+def test_number_of_drafts_follows_how_many_were_right(folder: str) -> None:
+    llm = llm_of(folder, 8)
+    sizes: list[int] = []
+    runner: Any = llm.engine.core.runner
+    execute = runner.execute_model
+
+    def recorded(step: Any) -> Any:
+        sizes.extend(map(len, step.draft_token_ids.values()))
+        return execute(step)
+
+    runner.execute_model = recorded
+    llm.generate("x", params_of({"temperature": 0.0, "logit_bias": {97: 80.0}, "max_tokens": 40}))
+    all_right = sizes[:]
+    sizes.clear()
+    llm.generate(
+        "abcdefgh" * 4,
+        params_of({"temperature": 3.0, "seed": 1, "allowed_token_ids": range(97, 105)}),
+    )
+
+    assert max(all_right) == 8
+    assert min(sizes) == 1
+    assert sum(sizes) < 4 * len(sizes), "few are right, so few are sent"

@@ -92,7 +92,7 @@ def test_grammar_lets_through_what_it_says(
 
 def test_special_token_is_let_through_where_a_mark_names_it() -> None:
     grammar = compiled(json={"const": 1}, begin_after="<msg>")
-    matcher = grammar.start((), is_closing=False)
+    matcher = grammar.start((), max_tokens=None)
 
     before = matcher.masks((), 99)[0]
     matcher.advance([*b"so", 258])

@@ -62,7 +62,7 @@ def test_text_is_closed_before_the_tokens_end(schema: Any, seed: int) -> None:
 
 def _longest(grammar: CompiledGrammar, max_tokens: int, *, is_closing: bool) -> list[int]:
     """Return the tokens of a text that goes on as long as it may."""
-    matcher = grammar.start((), is_closing=is_closing)
+    matcher = grammar.start((), max_tokens=max_tokens if is_closing else None)
     tokens: list[int] = []
     while len(tokens) < max_tokens and EOS not in tokens:
         tokens.append(int(np.flatnonzero(matcher.masks((), max_tokens - len(tokens))[0])[0]))
@@ -76,10 +76,54 @@ def test_closing_begins_when_the_tokens_left_reach_the_reserve() -> None:
     assert tokens == [*b'"', *b" " * 29, *b'"', EOS], "a quote, the end, room for 8 more"
 
 
-def test_complete_text_goes_on_while_two_tokens_are_left() -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "tokens"),
+    [(3, [*b'""', EOS]), (5, [*b'"  "', EOS]), (10, [*b'"     "', EOS])],
+)
+def test_small_budget_keeps_a_small_reserve(max_tokens: int, tokens: list[int]) -> None:
+    grammar = compiled(json={"type": "string"})
+
+    found = _longest(grammar, max_tokens, is_closing=True)
+
+    assert found[0] == ord('"')
+    assert found[-2:] == [*b'"', EOS]
+    assert len(tokens) - 1 <= len(found) <= max_tokens
+
+
+@pytest.mark.parametrize(
+    ("words", "max_tokens", "first"),
+    [
+        (["yes", "no", "maybe later"], 30, b"mny"),
+        (["yes", "no", "maybe later"], 6, b"ny"),
+        (["yes", "no", "maybe later"], 4, b"ny"),
+        (["yes", "no", "maybe later"], 3, b"n"),
+        (["Rome", "Paris", "London"], 8, b"LPR"),
+    ],
+)
+def test_choices_that_fit_stay_open_in_a_small_budget(
+    words: list[str], max_tokens: int, first: bytes
+) -> None:
+    matcher = compiled(choice=words).start((), max_tokens=max_tokens)
+
+    assert bytes(np.flatnonzero(matcher.masks((), max_tokens)[0]).tolist()) == first
+
+
+def test_key_that_no_longer_fits_is_left_out() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "long": {"const": "x" * 40}},
+        "additionalProperties": False,
+    }
+    start = [*b'{"a":1']
+    matcher = compiled(json=schema).start(start, max_tokens=len(start) + 9)
+
+    assert b"," not in bytes(np.flatnonzero(matcher.masks((), 9)[0]).tolist())
+
+
+def test_complete_text_goes_on_until_the_end_takes_the_last_token() -> None:
     grammar = compiled(regex="[ab]{3,}")
 
-    assert _longest(grammar, 40, is_closing=True) == [*b"a" * 38, EOS]
+    assert _longest(grammar, 40, is_closing=True) == [*b"a" * 39, EOS]
 
 
 def test_closing_is_a_choice_of_the_request() -> None:
@@ -91,7 +135,7 @@ def test_closing_is_a_choice_of_the_request() -> None:
 def test_free_text_is_not_cut_short_for_a_tag_that_might_begin() -> None:
     tag = {"begin": "<tool>", "schema": PERSON, "end": "</tool>"}
     grammar = compiled(structural_tag={"structures": [tag], "triggers": ["<tool>"]})
-    matcher = grammar.start((), is_closing=True)
+    matcher = grammar.start((), max_tokens=40)
 
     counts = []
     for left in range(40, 0, -1):
@@ -105,7 +149,7 @@ def test_tag_that_has_begun_is_closed_in_time() -> None:
     tag = {"begin": "<tool>", "schema": PERSON, "end": "</tool>"}
     grammar = compiled(structural_tag={"structures": [tag], "triggers": ["<tool>"]})
     start = [*b"text <tool>"]
-    matcher = grammar.start(start, is_closing=True)
+    matcher = grammar.start(start, max_tokens=len(start) + 90)
     tokens: list[int] = []
 
     while EOS not in tokens:
@@ -122,14 +166,14 @@ def test_tag_that_has_begun_is_closed_in_time() -> None:
     ("settings", "text"), [({"choice": ["ab"]}, b"ab"), ({"json": {"const": {}}}, b"{}")]
 )
 def test_complete_text_may_only_end(settings: dict[str, Any], text: bytes) -> None:
-    matcher = compiled(**settings).start(list(text), is_closing=True)
+    matcher = compiled(**settings).start(list(text), max_tokens=50 + len(text))
 
     assert np.flatnonzero(matcher.masks((), 50)[0]).tolist() == [EOS]
     assert matcher.is_complete
 
 
 def test_ids_without_text_and_special_tokens_are_never_allowed() -> None:
-    matcher = compiled(json={"type": "string"}).start([*b'"<msg>'], is_closing=False)
+    matcher = compiled(json={"type": "string"}).start([*b'"<msg>'], max_tokens=None)
 
     mask = matcher.masks((), 50)[0]
 
@@ -138,7 +182,7 @@ def test_ids_without_text_and_special_tokens_are_never_allowed() -> None:
 
 
 def test_drafts_are_cut_at_the_first_that_is_not_allowed() -> None:
-    matcher = compiled(regex="ab+c").start((), is_closing=False)
+    matcher = compiled(regex="ab+c").start((), max_tokens=None)
 
     assert matcher.filter_drafts([*b"abbxc"]) == tuple(b"abb")
     assert matcher.filter_drafts([*b"abc", EOS, *b"a"]) == tuple(b"abc")
@@ -148,18 +192,18 @@ def test_drafts_are_cut_at_the_first_that_is_not_allowed() -> None:
 def test_masks_behind_drafts_are_those_behind_the_same_tokens() -> None:
     grammar = compiled(json=PERSON)
     drafts = [*b'{"name":"a","tags":']
-    matcher = grammar.start((), is_closing=False)
+    matcher = grammar.start((), max_tokens=None)
 
     masks = matcher.masks(drafts, 500)
 
     for i, mask in enumerate(masks):
-        alone = grammar.start(drafts[:i], is_closing=False).masks((), 500)[0]
+        alone = grammar.start(drafts[:i], max_tokens=None).masks((), 500)[0]
         np.testing.assert_array_equal(mask, alone)
     np.testing.assert_array_equal(matcher.masks((), 500)[0], masks[0])
 
 
 def test_drafts_never_pass_the_place_of_the_next_search() -> None:
-    matcher = compiled(json={"type": "string"}).start((), is_closing=True)
+    matcher = compiled(json={"type": "string"}).start((), max_tokens=40)
     matcher.masks((), 40)
     matcher.advance([ord('"')])
 
@@ -170,16 +214,22 @@ def test_drafts_never_pass_the_place_of_the_next_search() -> None:
     assert (masks.sum(axis=1) > 1).all()
 
 
-def test_start_behind_tokens_equals_a_matcher_that_took_them() -> None:
-    grammar = compiled(json=PERSON)
-    tokens = [*b'{"name":"ab']
-    resumed, went = grammar.start(tokens, is_closing=True), grammar.start((), is_closing=True)
+@pytest.mark.parametrize(
+    ("schema", "num_tokens"),
+    [(PERSON, 25), (PERSON, 70), ({}, 1), ({}, 79), ({"type": "string"}, 55)],
+)
+def test_start_behind_tokens_goes_on_as_the_matcher_that_took_them(
+    schema: Any, num_tokens: int
+) -> None:
+    """A request that was preempted, in the middle of being closed too."""
+    grammar = compiled(json=schema)
+    tokens = _longest(grammar, 80, is_closing=True)
 
-    for token_id in tokens:
-        went.masks((), 400)
-        went.advance([token_id])
+    resumed = grammar.start(tokens[:num_tokens], max_tokens=80)
 
-    np.testing.assert_array_equal(resumed.masks((), 300), went.masks((), 300))
+    for i, token_id in enumerate(tokens[num_tokens:], num_tokens):
+        assert np.flatnonzero(resumed.masks((), 80 - i)[0])[0] == token_id
+        resumed.advance([token_id])
 
 
 LEAVES = st.sampled_from(
@@ -227,7 +277,7 @@ def _inner(schemas: Any) -> Any:
     return st.one_of(objects, arrays, st.builds(lambda a, b: {"anyOf": [a, b]}, schemas, schemas))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(schema=st.recursive(LEAVES, _inner, max_leaves=5), seed=st.integers(0, 99))
 def test_random_text_of_a_random_schema_is_valid(schema: Any, seed: int) -> None:
     text, is_ended = drawn(compiled(json=schema), 300, seed)

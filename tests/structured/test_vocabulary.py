@@ -32,7 +32,7 @@ def compiled(tokenizer: Tokenizer, vocab_size: int, **settings: Any) -> Compiled
 def drawn(grammar: CompiledGrammar, tokenizer: Tokenizer, seed: int, max_tokens: int = 60) -> str:
     """Draw allowed tokens; return their text once it has ended."""
     rng = random.Random(seed)
-    matcher = grammar.start((), is_closing=True)
+    matcher = grammar.start((), max_tokens=max_tokens)
     tokens: list[int] = []
     for left in range(max_tokens, 0, -1):
         token_id = int(rng.choice(np.flatnonzero(matcher.masks((), left)[0])))
@@ -66,7 +66,7 @@ def test_forced_text_is_let_through_as_the_model_encodes_it(smollm2_path: Path) 
 
 def _forced(grammar: CompiledGrammar, most: int) -> list[int]:
     """Return the first allowed token of each step, up to the end."""
-    matcher = grammar.start((), is_closing=False)
+    matcher = grammar.start((), max_tokens=None)
     tokens: list[int] = []
     while not matcher.is_complete and len(tokens) < most:
         tokens.append(int(np.flatnonzero(matcher.masks((), 99)[0])[0]))
@@ -81,7 +81,7 @@ def test_qwen3_masks_hold_neither_special_nor_padding_ids(qwen3_tokenizer_dir: P
     hf = hf_tokenizer(text, config)
     size = 151_936
     grammar = compiled(hf, size, json={"type": "string"}, begin_after="</think>")
-    matcher = grammar.start(hf.encode("so</think>", add_special_tokens=False), is_closing=False)
+    matcher = grammar.start(hf.encode("so</think>", add_special_tokens=False), max_tokens=None)
 
     opened = matcher.masks((), 99)[0]
     matcher.advance(hf.encode('"', add_special_tokens=False))

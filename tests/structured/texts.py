@@ -22,7 +22,7 @@ def compiled(**settings: Any) -> CompiledGrammar:
 
 def accepts(grammar: CompiledGrammar, text: str) -> bool:
     """Whether the text may be generated and may end there."""
-    matcher = grammar.start((), is_closing=False)
+    matcher = grammar.start((), max_tokens=None)
     for token_id in (*text.encode(), EOS):
         if not matcher.masks((), 10_000)[0, token_id]:
             return False
@@ -35,7 +35,7 @@ def drawn(
 ) -> tuple[bytes, bool]:
     """Draw allowed tokens at random; return the text and whether it ended before ``max_tokens``."""
     rng = random.Random(seed)
-    matcher = grammar.start((), is_closing=is_closing)
+    matcher = grammar.start((), max_tokens=max_tokens if is_closing else None)
     tokens: list[int] = []
     while len(tokens) < max_tokens:
         allowed = np.flatnonzero(matcher.masks((), max_tokens - len(tokens))[0])

@@ -76,6 +76,7 @@ class _Writer:
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
+        self._warnings = warnings
         if warnings:
             self._message["warnings"] = warnings
 
@@ -85,6 +86,8 @@ class _Writer:
             for _ in self.blocks.push(step.events):
                 pass
         (answer,) = self.generation.answers
+        if warnings := [*self._warnings, *self.generation.warnings]:
+            self._message["warnings"] = warnings
         content = [_whole_block(block) for block in self.blocks.blocks]
         return {**self._message, "content": content, **_end(answer), "usage": self._usage()}
 

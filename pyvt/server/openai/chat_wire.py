@@ -6,10 +6,10 @@ and tool calls; one chunk with the finish reason for each choice; usage where it
 and more arguments alone.
 """
 
-import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring
 from typing import Any
 
 from pyvt.outputs import CompletionOutput, PositionLogprobs
@@ -78,8 +78,8 @@ class ChatShape:
             body["prompt_token_ids"] = list(generation.output.prompt_token_ids)
         if generation.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
-        if self.warnings:
-            body["warnings"] = list(self.warnings)
+        if warnings := [*self.warnings, *generation.warnings]:
+            body["warnings"] = warnings
         return body
 
     def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
@@ -192,9 +192,9 @@ class ChatChunks:
     def _delta(self, event: Event) -> str | None:
         match event:
             case Content(text):
-                return f'{{"content":{json.dumps(text, ensure_ascii=False)}}}'
+                return f'{{"content":{encode_basestring(text)}}}'
             case Reasoning(text):
-                quoted = json.dumps(text, ensure_ascii=False)
+                quoted = encode_basestring(text)
                 if not self.shape.has_reasoning:
                     return None
                 return f'{{"reasoning_content":{quoted},"reasoning":{quoted}}}'

@@ -24,7 +24,7 @@ from pyvt.server.openai.schema import CompletionRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
 from pyvt.server.state import ServerState, gathered, request_id_of, state_of
-from pyvt.server.structure import check_structure
+from pyvt.server.structure import text_form
 
 # What OpenAI and vLLM take where a completion names none.
 DEFAULT_MAX_TOKENS = 16
@@ -58,7 +58,6 @@ async def completions(request: Request) -> ASGIApp:
 
 
 def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
-    check_structure(asked)
     if asked.suffix:
         raise request_error(
             "[request] suffix: expected none, text is only added at the end",
@@ -75,6 +74,7 @@ def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
         # The engine generates at least one token; with echo alone it is not told.
         max_tokens=1 if asked.echo and max_tokens == 0 else max_tokens,
         logprobs=asked.logprobs,
+        structured_outputs=text_form(asked),
     )
     if asked.echo and asked.logprobs is not None:
         params = replace(params, prompt_logprobs=asked.logprobs)
@@ -185,8 +185,9 @@ class CompletionShape:
             for index in range(len(generation.answers))
         ]
         body = {**self.head, "choices": choices, "usage": self.usage(generations)}
-        if self.warnings:
-            body["warnings"] = list(self.warnings)
+        told = dict.fromkeys(text for generation in generations for text in generation.warnings)
+        if warnings := [*self.warnings, *told]:
+            body["warnings"] = warnings
         return body
 
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:

@@ -10,9 +10,13 @@ from pyvt.server.errors import WireError, WireException, wire_error
 log = get_logger(__name__)
 
 
+# A chunk is written for each token: an encoder of its own would cost more than the encoding.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def dumped(value: Any) -> str:
     """Return JSON in one line, as short as it can be."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def data_event(value: Any) -> bytes:

@@ -86,8 +86,10 @@ class _Writer:
         usage = usage_of([self.generation])
         is_cut = answer.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
+        warnings = [*self.asked.warnings(), *self.generation.warnings]
         return {
             **self._base,
+            **({"warnings": warnings} if warnings else {}),
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "output": [self._item(block, status) for block in self.blocks.blocks],

@@ -129,6 +129,8 @@ CASES = (
         {
             "smollm_heads": _paged([1, 2], [9, 4], (9, 3, 64)),
             "bf16_cache": _paged([1, 3], [9, 4], cache=ml_dtypes.bfloat16),
+            "fp8_cache": _paged([1, 3], [9, 4], cache=ml_dtypes.float8_e4m3fn),
+            "fp8_window": _paged([1, 5], [14, 11], window=4, cache=ml_dtypes.float8_e4m3fn),
         },
         "paged_attention",
         dtypes=("f32",),

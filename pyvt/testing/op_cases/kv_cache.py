@@ -16,12 +16,14 @@ def _caches(
     return {"k_cache": normal(rng, dtype, *shape), "v_cache": normal(rng, dtype, *shape)}
 
 
-def _write(slots: list[int], shape: tuple[int, ...] = SMALL, cache: Any = None) -> MakeInputs:
+def _write(
+    slots: list[int], shape: tuple[int, ...] = SMALL, cache: Any = None, scale: float = 1.0
+) -> MakeInputs:
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         new = (len(slots), *shape[2:])
         return {
-            "k": normal(rng, dtype, *new),
-            "v": normal(rng, dtype, *new),
+            "k": normal(rng, dtype, *new, scale=scale),
+            "v": normal(rng, dtype, *new, scale=scale),
             **_caches(rng, np.dtype(cache or dtype), shape),
             "slot_mapping": np.array(slots, np.int64),
         }
@@ -68,7 +70,11 @@ CASES = (
         takes_out=False,
     ),
     *rows(
-        {"bf16_cache": _write([5, -1, 11], cache=ml_dtypes.bfloat16)},
+        {
+            "bf16_cache": _write([5, -1, 11], cache=ml_dtypes.bfloat16),
+            "fp8_cache": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn),
+            "fp8_saturates": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn, scale=300.0),
+        },
         "reshape_and_cache",
         dtypes=("f32",),
         op_class="exact",

@@ -1,0 +1,72 @@
+"""``pyvt fit``: what a model would take of the memory, from the headers of its files alone."""
+
+import json
+from typing import Any
+
+import click
+
+from pyvt.cli.args import field_options, given
+from pyvt.cli.model_path import model_path
+from pyvt.config import CacheConfig, DeviceConfig, EngineConfig, SchedulerConfig, engine_config
+from pyvt.engine.memory_plan import Plan, plan
+from pyvt.weights.resolve import open_model
+
+ENGINE_FIELDS = ("max_model_len",)
+CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "memory_fraction")
+SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens", "max_prefill_chunk")
+DEVICE_FIELDS = ("backend", "dtype", "expand")
+_MIB = 1 << 20
+
+
+@click.command(context_settings={"max_content_width": 100})
+@click.argument("model")
+@click.option(
+    "--free-mib",
+    type=click.IntRange(min=0),
+    help="memory to plan for  [default: what the system and the control group leave]",
+)
+@field_options(EngineConfig, ENGINE_FIELDS)
+@field_options(CacheConfig, CACHE_FIELDS)
+@field_options(SchedulerConfig, SCHEDULER_FIELDS)
+@field_options(DeviceConfig, DEVICE_FIELDS)
+@click.option("--json", "is_json", is_flag=True, help="print one JSON object, nothing else")
+def fit(model: str, free_mib: int | None, is_json: bool, **options: Any) -> int:
+    """Show the memory plan of MODEL: weights, KV, activations, and what is left.
+
+    MODEL is a folder, a .gguf file or a name that was pulled. Nothing is loaded. A model that does
+    not fit ends with exit code 2 and says by how much, and what to do.
+    """
+    names = (*ENGINE_FIELDS, *CACHE_FIELDS, *SCHEDULER_FIELDS, *DEVICE_FIELDS)
+    path = model_path(model)
+    files = open_model(path)
+    try:
+        free_bytes = None if free_mib is None else free_mib * _MIB
+        made = plan(engine_config(str(path), **given(options, names)), files, free_bytes=free_bytes)
+    finally:
+        files.close()
+    click.echo(json.dumps(made.as_dict()) if is_json else _text(made))
+    return 0
+
+
+def _text(made: Plan) -> str:
+    facts = made.as_dict()
+    rows = [
+        ("weights", _mib(made.weight_bytes), made.expand_reason),
+        (
+            "KV",
+            _mib(made.kv_bytes),
+            f"{facts['num_blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}, "
+            f"{facts['kv_bytes_per_token']} bytes a token",
+        ),
+        ("activations", _mib(made.activation_bytes), "of the largest step"),
+        ("left", _mib(made.left_bytes), f"of {_mib(made.free_bytes).strip()} free"),
+    ]
+    lines = [f"{name:<12}{size}  {note}" for name, size, note in rows]
+    lines.append(
+        f"{facts['num_full_requests']} requests of {facts['max_model_len']} tokens fit at once"
+    )
+    return "\n".join(lines)
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / _MIB:>10.1f} MiB"

@@ -1,0 +1,86 @@
+"""``pyvt fit``: the plan of a model from its headers alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_runs import write_case
+from pyvt.weights import safetensors
+from tests.cli.conftest import RunCommand
+
+CASE = MODEL_CASES_BY_NAME["llama"]
+
+
+@pytest.fixture(params=["safetensors", "gguf"])
+def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_case(CASE, tmp_path / "model", kind=request.param)
+
+
+def facts_of(run_command: RunCommand, *args: str) -> dict[str, Any]:
+    result = run_command("fit", *args, "--json")
+    assert result.code == 0, result.err
+    facts: dict[str, Any] = json.loads(result.out)
+    return facts
+
+
+def test_fit_gives_the_parts_of_the_memory(run_command: RunCommand, model: Path) -> None:
+    facts = facts_of(run_command, str(model), "--free-mib", "512", "--backend", "numpy")
+
+    config = CASE.config
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    per_token = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim
+    assert facts["kv_bytes_per_token"] == per_token
+    assert facts["weight_bytes"] == 4 * sum(w.size for w in CASE.weights().values())
+    parts = [facts[f"{name}_bytes"] for name in ("weight", "kv", "activation", "left")]
+    assert sum(parts) == facts["free_bytes"] == 512 << 20
+    assert min(parts) > 0
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "share"), [("f32", 4), ("bf16", 2), ("f16", 2), ("fp8_e4m3", 1)]
+)
+def test_fit_kv_dtype_decides_the_bytes_of_a_token(
+    run_command: RunCommand, tmp_path: Path, kv_dtype: str, share: int
+) -> None:
+    model = write_case(CASE, tmp_path / "model")
+
+    wide = facts_of(run_command, str(model), "--kv-dtype", "f32")
+    facts = facts_of(run_command, str(model), "--kv-dtype", kv_dtype)
+
+    assert facts["kv_bytes_per_token"] * 4 == wide["kv_bytes_per_token"] * share
+    assert facts["kv_dtype"] == kv_dtype
+
+
+def test_fit_too_little_memory_says_by_how_much_and_three_remedies(
+    run_command: RunCommand, model: Path
+) -> None:
+    result = run_command("fit", str(model), "--free-mib", "10")
+
+    assert result.code == 2
+    for text in ("10.0 MiB free", "MiB too little", "lower", "raise", "take a smaller"):
+        assert text in result.err
+
+
+def test_fit_text_has_a_line_for_each_part(run_command: RunCommand, model: Path) -> None:
+    result = run_command("fit", str(model), "--free-mib", "512", "--block-size", "8")
+
+    names = [line.split()[0] for line in result.out.splitlines()[:4]]
+    assert names == ["weights", "KV", "activations", "left"]
+    assert "blocks of 8 tokens" in result.out
+    assert "requests of" in result.out.splitlines()[-1]
+
+
+def test_fit_reads_no_tensor(
+    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_case(CASE, tmp_path / "model")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a tensor is read")
+
+    monkeypatch.setattr(safetensors.SafetensorsSource, "get", refuse)
+
+    assert run_command("fit", str(model)).code == 0

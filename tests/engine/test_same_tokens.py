@@ -1,0 +1,188 @@
+"""What a request gets does not depend on how it was served, to the bit of the logits.
+
+A request alone in blocks as long as the context, in one chunk and with the prefix cache off, is the
+measure: it is the fixed cache that paged tokens must equal. On the reference, whose products go
+through BLAS, tokens are compared; on the native backend log probabilities to the last bit.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyvt import backends
+from pyvt.config import engine_config
+from pyvt.engine.build import build_engine
+from pyvt.engine.llm_engine import LLMEngine
+from pyvt.outputs import RequestOutput
+from pyvt.sampling_params import SamplingParams
+from pyvt.testing.checkpoints import write_safetensors
+from pyvt.testing.model_cases import ModelCase
+from tests.engine.tiny_model import CONFIG, write_tiny_model
+
+CONTEXT = 64
+SHARED = [(7 * i) % 250 for i in range(21)]
+PROMPTS = [SHARED, [*SHARED, 5], SHARED[:16], [9, 8, 7], [*SHARED[:12], *range(30, 45)], SHARED]
+WAYS: dict[str, dict[str, Any]] = {
+    "batch": {},
+    "chunks": {"max_prefill_chunk": 3, "max_num_batched_tokens": 9, "max_num_seqs": 8},
+    "rows": {"max_num_seqs": 2},
+    "preemption": {"num_blocks": 24, "block_size": 4},
+    "blocks-of-one": {"block_size": 1},
+    "cache-off": {"enable_prefix_caching": False},
+    "preemption-cache-off": {"num_blocks": 24, "block_size": 4, "enable_prefix_caching": False},
+}
+Answer = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A plain model, and one with windows in two of three layers."""
+    plain = write_tiny_model(tmp_path_factory.mktemp("plain") / "model")
+    windowed = write_tiny_model(tmp_path_factory.mktemp("windowed") / "model")
+    config = CONFIG | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 8,
+        "num_hidden_layers": 3,
+        "use_sliding_window": True,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }
+    files = {
+        path.name: path.read_text()
+        for path in windowed.glob("*.json")
+        if path.name.startswith(("tokenizer", "generation"))
+    }
+    write_safetensors(windowed, ModelCase("windowed", config).weights(), config, files=files)
+    return {"plain": plain, "windowed": windowed}
+
+
+def answers(engine: LLMEngine, prompts: list[list[int]]) -> list[Answer]:
+    """Return tokens and their log probabilities of prompts that run together."""
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params_of(prompt))
+    done: dict[str, RequestOutput] = {}
+    while engine.has_unfinished_requests:
+        done |= {output.request_id: output for output in engine.step()}
+        engine.core.scheduler.check_integrity()
+    return [answer_of(done[str(i)]) for i in range(len(prompts))]
+
+
+def params_of(prompt: list[int]) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=14, temperature=0.8, seed=sum(prompt), logprobs=0, ignore_eos=True
+    )
+
+
+def answer_of(output: RequestOutput) -> Answer:
+    completion = output.outputs[0]
+    assert completion.logprobs is not None
+    return completion.token_ids, tuple(p.taken.logprob for p in completion.logprobs)
+
+
+def alone(path: Path, backend: str, prompts: list[list[int]]) -> list[Answer]:
+    """Return each answer of a run alone in one block as long as the context."""
+    engine = engine_of(path, backend, block_size=CONTEXT, enable_prefix_caching=False)
+    return [answers(engine, [prompt])[0] for prompt in prompts]
+
+
+def engine_of(path: Path, backend: str, **settings: Any) -> LLMEngine:
+    return build_engine(
+        engine_config(str(path), backend=backend, max_model_len=CONTEXT, **settings)
+    )
+
+
+def compare(got: list[Answer], want: list[Answer], backend: str) -> None:
+    assert [tokens for tokens, _ in got] == [tokens for tokens, _ in want]
+    if backend != "numpy":
+        assert got == want
+
+
+@pytest.fixture(params=["numpy", "cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    reason = backends.why_not(request.param)
+    if reason is not None:
+        pytest.skip(reason)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("kind", ["plain", "windowed"])
+def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
+    folders: dict[str, Path], kind: str, backend: str
+) -> None:
+    want = alone(folders[kind], backend, PROMPTS)
+    num_preemptions = {}
+
+    for name, settings in WAYS.items():
+        settings = dict(settings)
+        if kind == "windowed" and "num_blocks" in settings:
+            settings["num_blocks"] = 48  # three groups: what the plan wants for one request
+        engine = engine_of(folders[kind], backend, **settings)
+        compare(answers(engine, PROMPTS), want, backend)
+        num_preemptions[name] = engine.core.scheduler.stats().num_preemptions
+
+    assert num_preemptions["preemption"] > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "windowed"])
+def test_prefix_cache_cold_and_warm_give_the_same(
+    folders: dict[str, Path], kind: str, backend: str
+) -> None:
+    want = alone(folders[kind], backend, PROMPTS)
+    engine = engine_of(folders[kind], backend, block_size=4)
+
+    cold = answers(engine, PROMPTS)
+    before = engine.core.scheduler.stats().prefix_hits
+    warm = answers(engine, PROMPTS)
+    hits = engine.core.scheduler.stats().prefix_hits - before
+    engine.core.scheduler.reset_prefix_cache()
+    again = answers(engine, PROMPTS)
+
+    compare(cold, want, backend)
+    compare(warm, want, backend)
+    compare(again, want, backend)
+    assert hits >= sum((len(prompt) - 1) // 4 * 4 for prompt in PROMPTS)
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "f16", "fp8_e4m3"])
+def test_cache_of_any_dtype_gives_the_answers_of_a_run_alone(
+    folders: dict[str, Path], kv_dtype: str, backend: str
+) -> None:
+    want = answers(
+        engine_of(
+            folders["plain"],
+            backend,
+            block_size=CONTEXT,
+            enable_prefix_caching=False,
+            kv_dtype=kv_dtype,
+        ),
+        PROMPTS[:1],
+    )
+    engine = engine_of(folders["plain"], backend, block_size=4, kv_dtype=kv_dtype)
+
+    got = [answers(engine, PROMPTS)[0] for _ in range(2)]
+
+    compare(got, want * 2, backend)
+
+
+def test_cache_of_fewer_bits_is_a_cache_of_its_own(folders: dict[str, Path]) -> None:
+    """The dtypes do differ: nothing falls back to a wider cache unseen."""
+    found = {
+        kv_dtype: answers(engine_of(folders["plain"], "numpy", kv_dtype=kv_dtype), PROMPTS[:1])[0]
+        for kv_dtype in ("f32", "bf16", "f16", "fp8_e4m3")
+    }
+
+    assert len({logprobs for _, logprobs in found.values()}) == 4
+
+
+@pytest.mark.slow
+def test_smollm2_answers_do_not_depend_on_the_way(smollm2_path: Path, backend: str) -> None:
+    prompts = [[100 + (7 * i) % 900 for i in range(n)] for n in (40, 41, 33, 5, 50)]
+    engine = engine_of(smollm2_path, backend, block_size=CONTEXT, enable_prefix_caching=False)
+    want = [answers(engine, [prompt])[0] for prompt in prompts]
+
+    for settings in ({}, {"max_prefill_chunk": 16}, {"num_blocks": 6}):
+        engine = engine_of(smollm2_path, backend, **settings)
+        compare(answers(engine, prompts), want, backend)
+        compare(answers(engine, prompts), want, backend)

@@ -1,0 +1,249 @@
+"""Texts of a form that was asked for: the model is random, so what is right was enforced."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pyvt.config.server import ServerConfig
+from pyvt.engine.async_llm import AsyncLLM
+from pyvt.server.app import create_app
+from pyvt.server.state import ServerState
+from pyvt.tokenizer import ChatTemplate
+from tests.engine.tiny_model import write_tiny_model
+from tests.server.harness import HERMES, PLAIN, Client, Reply
+from tests.server.openai.test_chat import joined, whole
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+WHOLE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+NAMED = {"type": "function", "function": {"name": "g"}}
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "description": 'd "\n</tool_call>'}},
+    {"type": "function", "function": {"name": "g", "parameters": WHOLE}},
+]
+TEMPLATES = {
+    "hermes": HERMES,
+    "qwen_xml": PLAIN + "{# <function= <parameter= <tool_call> #}",
+    "llama_json": PLAIN + '{# "parameters": <|python_tag|> #}',
+    "thinking": HERMES + "{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}",
+    "plain": PLAIN,
+    "mistral": PLAIN + "{# [TOOL_CALLS] #}",
+}
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncLLM]:
+    """A tiny random model."""
+    path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    found = AsyncLLM(str(path), backend="numpy")
+    yield found
+    found.thread.shutdown()
+
+
+class Tiny(Client):
+    """A server of the tiny model with the chat template of a dialect."""
+
+    def __init__(self, llm: AsyncLLM, template: str) -> None:
+        processor = llm.engine.input_processor
+        processor.chat_template = ChatTemplate.for_tokenizer(
+            {"default": TEMPLATES[template]}, processor.tokenizer
+        )
+        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state.attach(llm)
+        super().__init__(create_app(state))
+
+    def chat(self, **fields: Any) -> Reply:
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 90, "seed": 1}
+        return self.post("/v1/chat/completions", {**body, **fields})
+
+
+def _content(reply: Reply) -> str:
+    (choice,) = whole(reply)
+    assert choice["calls"] == []
+    return str(choice["content"])
+
+
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "json_object": ({"response_format": {"type": "json_object"}}, r"\{.*\}"),
+    "json_schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        r'\{\s*"a"\s*:\s*-?\d+\s*,\s*"b"\s*:\s*"[xy]"\s*\}',
+    ),
+    "strict": (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
+            }
+        },
+        r'\{\s*"a"\s*:\s*-?\d+\s*,\s*"b"\s*:\s*"[xy]"\s*\}',
+    ),
+    "regex": ({"structured_outputs": {"regex": "[ab]{3}c"}}, "[ab]{3}c"),
+    "choice": ({"structured_outputs": {"choice": ["yes", "no 😀"]}}, "yes|no 😀"),
+    "grammar": ({"structured_outputs": {"grammar": 'start: "q" /[0-9]/'}}, "q[0-9]"),
+    "text": ({"response_format": {"type": "text"}}, ".*"),
+}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("name", FORMS)
+def test_chat_has_the_form(llm: AsyncLLM, name: str, is_stream: bool) -> None:
+    fields, pattern = FORMS[name]
+    reply = Tiny(llm, "plain").chat(stream=is_stream, **fields)
+
+    (choice,) = joined(reply) if is_stream else whole(reply)
+    assert re.fullmatch(pattern, choice["content"], re.DOTALL)
+    if "json" in name:
+        json.loads(choice["content"])
+
+
+def test_other_routes_have_the_form(llm: AsyncLLM) -> None:
+    server = Tiny(llm, "plain")
+    form = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}
+
+    complete = server.post(
+        "/v1/completions", {"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}}
+    )
+    response = server.post(
+        "/v1/responses", {"input": "a", "text": {"format": form}, "max_output_tokens": 80}
+    )
+
+    assert complete.json()["choices"][0]["text"] in ("yes", "no")
+    (item,) = response.json()["output"]
+    assert json.loads(item["content"][0]["text"]).keys() == {"a", "b"}
+    assert response.json()["text"]["format"]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("dialect", ["hermes", "qwen_xml", "llama_json"])
+def test_forced_call_comes(llm: AsyncLLM, dialect: str, choice: Any, is_stream: bool) -> None:
+    reply = Tiny(llm, dialect).chat(
+        tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, stream=is_stream
+    )
+
+    (answer,) = joined(reply) if is_stream else whole(reply)
+    (call,) = answer["calls"]
+    assert answer["content"] == ""
+    assert answer["finish_reason"] == "tool_calls"
+    arguments = json.loads(call["arguments"])
+    assert call["name"] in (("f", "g") if choice == "required" else ("g",))
+    if call["name"] == "g":
+        assert isinstance(arguments["a"], int)
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED])
+@pytest.mark.parametrize("name", ["json_schema", "json_object", "text"])
+@pytest.mark.parametrize("template", ["hermes", "thinking"])
+def test_form_and_tools_together_are_calls_or_content(
+    llm: AsyncLLM, template: str, name: str, choice: Any
+) -> None:
+    reply = Tiny(llm, template).chat(tools=TOOLS, tool_choice=choice, **FORMS[name][0])
+
+    assert reply.status == 200, reply.text
+    (answer,) = whole(reply)
+    if choice not in ("auto", "none"):
+        assert answer["calls"]
+    for call in answer["calls"]:
+        json.loads(call["arguments"])
+    if name != "text" and not answer["calls"]:
+        json.loads(answer["content"])
+
+
+def test_form_begins_after_reasoning_that_the_prompt_opened(llm: AsyncLLM) -> None:
+    reply = Tiny(llm, "thinking").chat(**FORMS["json_schema"][0])
+
+    (answer,) = whole(reply)
+    assert json.loads(answer["content"]).keys() == {"a", "b"}
+    assert "</think>" not in answer["content"]
+
+
+def test_streamed_tool_calls_are_several(llm: AsyncLLM) -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    tool = {"type": "function", "function": {"name": "h", "parameters": schema}}
+    call = "<tool_call>\n<function=h>\n</function>\n</tool_call>"
+    bias = {str(byte): 20 for byte in b"\n"}
+
+    reply = Tiny(llm, "qwen_xml").chat(
+        tools=[tool], tool_choice="required", logit_bias=bias, max_tokens=100
+    )
+
+    (answer,) = whole(reply)
+    assert [found["name"] for found in answer["calls"]][:1] == ["h"]
+    assert reply.json()["usage"]["completion_tokens"] >= len(call)
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "unknown_type": ("plain", {"response_format": {"type": "xml"}}, "response_format"),
+    "no_schema": ("plain", {"response_format": {"type": "json_schema"}}, "response_format"),
+    "both": (
+        "plain",
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+        "response_format",
+    ),
+    "unknown_option": ("plain", {"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
+    "bad_regex": ("plain", {"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs"),
+    "two_kinds": (
+        "plain",
+        {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+        "structured_outputs",
+    ),
+    "not_honoured": (
+        "plain",
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "strict": True,
+                    "schema": {"properties": {"x": {"not": {"type": "string"}}}},
+                },
+            }
+        },
+        "structured_outputs",
+    ),
+    "other_tool": (
+        "hermes",
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "z"}}},
+        "tool_choice",
+    ),
+    "no_grammar": ("mistral", {"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+    "regex_and_tools": (
+        "hermes",
+        {"tools": TOOLS, "structured_outputs": {"regex": "a"}},
+        "structured_outputs",
+    ),
+    "too_short": (
+        "hermes",
+        {"tools": TOOLS, "tool_choice": "required", "max_tokens": 5},
+        "max_tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_form_that_cannot_be_had_is_refused(llm: AsyncLLM, name: str) -> None:
+    template, fields, param = REFUSED[name]
+
+    reply = Tiny(llm, template).chat(**fields)
+
+    assert reply.status == 400, reply.text
+    assert reply.json()["error"]["param"] == param
+    if name == "not_honoured":
+        assert "#/properties/x/not" in reply.json()["error"]["message"]
+
+
+def test_lax_schema_tells_what_it_gives_up(llm: AsyncLLM) -> None:
+    schema = {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+
+    reply = Tiny(llm, "plain").chat(response_format=form)
+
+    assert reply.status == 200
+    assert reply.json()["warnings"]
