@@ -247,6 +247,6 @@ def test_inspect_ops_of_a_model_counts_the_reference(
 
     result = run_command("inspect", str(folder), "--ops", "--json")
 
-    # Two layers over a prefill of 5 tokens and three steps of one, the first of which is run twice:
-    # a plan with an op of the reference is given up.
-    assert json.loads(result.out)["reference_calls"]["paged_attention"] == 10
+    # Two layers over a prefill of 5 tokens and three steps of one; a backend that records runs the
+    # step that it cannot record twice.
+    assert json.loads(result.out)["reference_calls"]["paged_attention"] in (8, 10)
