@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from pyvt import backends
+from pyvt.config import engine_config
 from pyvt.config.model import ModelConfig
 from pyvt.dispatch import use_backend
+from pyvt.engine.build import build_engine
 from pyvt.models.registry import load_model
+from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import BF16, F16, F32, F64, Q4_0, Q4_1, Q8_0, DType
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.checkpoints import write_gguf
@@ -20,6 +23,7 @@ from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.tolerance import compare
 from pyvt.weights.gguf_names import gguf_name
 from pyvt.weights.resolve import open_model
+from tests.engine.tiny_model import write_tiny_model
 
 pytestmark = [
     pytest.mark.native,
@@ -103,6 +107,30 @@ def test_tied_table_is_kept_once_as_packed(tmp_path: Path) -> None:
     parameters = {id(parameter): parameter for _, parameter, _ in loaded.model.named_slots()}
     kept = sum(parameter.nbytes for parameter in parameters.values())
     assert loaded.report.resident_bytes == kept
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
+def test_engine_keeps_no_page_of_the_file_of_a_tied_model(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "m", is_tied=True)
+
+    engine = build_engine(engine_config(str(folder), backend="cpu", max_model_len=32))
+    engine.add_request("r", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
+    while engine.has_unfinished_requests:
+        engine.step()
+
+    assert _mapped_kib(folder) == 0
+
+
+def _mapped_kib(folder: Path) -> int:
+    """Return the KiB of the folder's mapped files that are in the memory of this process."""
+    total, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            is_inside = str(folder) in line
+        elif is_inside and name == "Rss:":
+            total += int(values[0])
+    return total
 
 
 def test_model_in_f64_is_not_packed(tmp_path: Path) -> None:
