@@ -136,13 +136,18 @@ class Peer:
     def __init__(self, name: str, command: Sequence[str], errors: IO[str]) -> None:
         self.name = name
         self._errors = errors
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"[bench] {name}: expected a program that runs, got {command[0]}: {error.strerror}"
+            ) from error
         self.ready = self._read()
 
     def ask(self, request: Ask) -> dict[str, Any]:

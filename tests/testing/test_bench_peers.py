@@ -119,3 +119,10 @@ def test_limits_know_the_loop_of_a_format() -> None:
     limits = Limits(read=1.0, loops={"int4": 5.0, "int8": 3.0})
 
     assert [limits.of_format(name) for name in ("q4_k", "iq3_s")] == [5.0, 3.0]
+
+
+def test_engine_without_its_python_is_refused_by_name() -> None:
+    engines = {PYVT: ["/nowhere/python", "-c", "pass"]}
+
+    with pytest.raises(ConfigError, match="got /nowhere/python: No such file"):
+        measure(engines, ["decode@128"], repeats=1, report=lambda line: None)
