@@ -8,6 +8,7 @@ say what is wanted.
 
 import hashlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from typing import IO, Any
 
 from pyvt.errors import ConfigError
 from pyvt.testing.bench_limits import Limits
+from pyvt.testing.cpu_quota import cpu_quota
 from pyvt.testing.model_cost import ModelCost
 
 Print = Callable[[str], None]
@@ -351,5 +353,7 @@ def file_sha256(path: Path) -> str:
 
 
 def usable_threads() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return the cores that this process may use, by affinity and by the quota of its group."""
+    quota = cpu_quota()
+    cores = len(os.sched_getaffinity(0))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
