@@ -125,7 +125,17 @@ def _build(name: str, build: NativeBuild) -> Path:
     pybind11 = subprocess.run(
         [sys.executable, "-m", "pybind11", "--cmakedir"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    configure = ["cmake", "-G", "Ninja", "-S", str(REPO), "-B", str(folder), *build.options]
+    configure = [
+        "cmake",
+        "--no-warn-unused-cli",
+        "-G",
+        "Ninja",
+        "-S",
+        str(REPO),
+        "-B",
+        str(folder),
+        *build.options,
+    ]
     configure += ["-DPYVT_WERROR=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-Dpybind11_DIR={pybind11}"]
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}

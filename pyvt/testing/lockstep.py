@@ -118,7 +118,7 @@ def _add_prompt(
 
 def _move_embeddings(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
     op.run(candidate, args)
-    if op.name in ("embedding", "quant_embedding"):
+    if op.name in ("embedding", "packed_embedding", "quant_embedding"):
         args[0][...] = np.nextafter(args[0], np.float32(np.inf))
 
 

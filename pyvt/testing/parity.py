@@ -318,7 +318,8 @@ def run_parity(
         real: folder with real checkpoints, one subfolder each.
         backend: the host backend that computes.
         only: name of one section; None runs all.
-        record: file that the results are written to, as JSON.
+        record: file that the results are written to, as JSON; what it holds of sections that do
+            not run stays.
         print: takes each line.
 
     Raises:
@@ -334,7 +335,9 @@ def run_parity(
     chosen = [only] if only else list(SECTIONS)
     sections = {name: SECTIONS[name](run) for name in chosen}
     if record is not None:
-        content = {"backend": backend, "sections": {k: asdict(v) for k, v in sections.items()}}
+        kept = json.loads(record.read_text())["sections"] if record.exists() else {}
+        found = {**kept, **{name: asdict(section) for name, section in sections.items()}}
+        content = {"backend": backend, "sections": {k: found[k] for k in SECTIONS if k in found}}
         record.write_text(json.dumps(content, indent=1) + "\n")
     failed = [name for name, section in sections.items() if section.label == "FAIL"]
     print(f"parity: {'FAIL ' + ', '.join(failed) if failed else 'PASS'}")

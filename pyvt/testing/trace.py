@@ -109,8 +109,7 @@ def _names_of(model: DecoderForCausalLM) -> dict[int, str]:
     """Return the path of the module that each parameter's memory belongs to."""
     names: dict[int, str] = {}
     for name, parameter, _ in model.named_slots():
-        matrix = () if parameter.matrix is None else (parameter.matrix,)
-        for part in (*parameter.parts, *matrix):
+        for part in parameter.parts:
             names.setdefault(_pointer(part), name.rpartition(".")[0])
     return names
 
