@@ -72,10 +72,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(SOURCES) | $(VENV)/bin/python
+	@echo 'installing pyvt; where there is a C++ compiler its kernels are built, some minutes at first'
 	$(PIP) install -q -c constraints.txt -e .
 	@touch $@
 
 # One build for both: what tests need holds what the demo needs.
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
+	@echo 'installing pyvt; where there is a C++ compiler its kernels are built, some minutes at first'
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	@touch $(VENV)/.core $@

@@ -40,13 +40,14 @@ PYBIND11_MODULE(_native, m) {
 #undef PYVT_BIND
   m.attr("OPS") = ops;
 
-  py::class_<cpu::Plan>(m, "Plan", "The op calls of a step, recorded once and run again.")
+  py::class_<cpu::Plan, std::shared_ptr<cpu::Plan>>(
+      m, "Plan", "The op calls of a step, recorded once and run again.")
       .def(py::init<>())
       .def(
-          "start", [](cpu::Plan& plan) { cpu::recording_plan() = &plan; },
+          "start", [](std::shared_ptr<cpu::Plan> plan) { cpu::recording_plan() = std::move(plan); },
           "Append the ops that this thread calls from now on.")
       .def(
-          "stop", [](cpu::Plan&) { cpu::recording_plan() = nullptr; }, "Append no more.")
+          "stop", [](cpu::Plan&) { cpu::recording_plan().reset(); }, "Append no more.")
       .def("run", &cpu::Plan::run, py::call_guard<bindings::Unlocked>(), "Run all calls.")
       .def("timed_run", &cpu::Plan::timed_run, py::call_guard<bindings::Unlocked>(),
            "Run all calls; return the nanoseconds of each.")

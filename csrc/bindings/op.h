@@ -26,7 +26,8 @@ void bind_op(py::module_& m, const char* name, void (*op)(Args...)) {
   m.def(name, [op, name](Args... args) {
     Unlocked unlocked;
     op(args...);
-    if (cpu::Plan* plan = cpu::recording_plan()) plan->append(name, [op, args...] { op(args...); });
+    if (const auto& plan = cpu::recording_plan())
+      plan->append(name, [op, args...] { op(args...); });
   });
 }
 

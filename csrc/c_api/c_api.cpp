@@ -47,9 +47,13 @@ TensorView view_of(const pyvt_tensor* given) {
   view.data = given->data;
   view.rank = given->rank;
   view.is_writeable = true;
+  int64_t size = 1;
   for (int i = 0; i < given->rank; ++i) {
     PYVT_CHECK("c_api", given->shape[i] >= 0, "shape: expected dims of at least 0, got ",
                given->shape[i]);
+    PYVT_CHECK("c_api",
+               given->shape[i] == 0 || !__builtin_mul_overflow(size, given->shape[i], &size),
+               "shape: expected fewer than 2^63 elements");
     view.shape[i] = given->shape[i];
     view.stride[i] = given->strides[i];
   }

@@ -79,14 +79,14 @@ const Level kLevels[] = {
 #endif
 };
 
-const KernelTable* find(const char* name) {
+const KernelTable* find(const char* setting, const char* name) {
   const bool is_auto = name == nullptr || *name == '\0' || std::strcmp(name, "auto") == 0;
   for (const Level& level : kLevels) {
     if ((is_auto || std::strcmp(name, level.name) == 0) && level.is_supported()) {
       return &level.table();
     }
   }
-  detail::fail("cpu", "isa: expected one of ", isa_names(), ", got ", name);
+  detail::fail("cpu", setting, ": expected one of ", isa_names(), ", got ", name);
 }
 
 std::atomic<const KernelTable*> chosen{nullptr};
@@ -103,12 +103,12 @@ std::string isa_names() {
   return names;
 }
 
-void use_isa(const char* name) { chosen.store(find(name)); }
+void use_isa(const char* name) { chosen.store(find("isa", name)); }
 
 const KernelTable& kernels() {
   const KernelTable* table = chosen.load(std::memory_order_acquire);
   if (table == nullptr) {
-    table = find(std::getenv("PYVT_CPU_ISA"));
+    table = find("PYVT_CPU_ISA", std::getenv("PYVT_CPU_ISA"));
     chosen.store(table, std::memory_order_release);
   }
   return *table;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -54,9 +55,10 @@ class Plan {
   std::vector<Call> calls_;
 };
 
-// The plan that ops called from this thread are appended to; null when none is recorded.
-inline Plan*& recording_plan() {
-  static thread_local Plan* plan = nullptr;
+// The plan that ops called from this thread are appended to; null when none is recorded. It owns
+// the plan: its maker may drop it before it stops.
+inline std::shared_ptr<Plan>& recording_plan() {
+  static thread_local std::shared_ptr<Plan> plan;
   return plan;
 }
 

@@ -12,6 +12,8 @@ def _write(cache: np.ndarray, new: np.ndarray, slots: torch.Tensor) -> np.ndarra
     rows = wide(new)
     if cache.dtype == ml_dtypes.bfloat16:
         rows = rows.to(torch.bfloat16).double()
+    if cache.dtype == np.float16:
+        rows = rows.clamp(-65504, 65504).half().double()
     if cache.dtype == ml_dtypes.float8_e4m3fn:
         rows = rows.float().clamp(-448, 448).to(torch.float8_e4m3fn).double()
     flat = wide(cache).flatten(0, 1)

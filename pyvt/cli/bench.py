@@ -185,6 +185,10 @@ def _use_threads(backend: str, threads: int | None) -> int:
 
 def _workloads(testing: Any, model: str, only: Sequence[str]) -> list[str]:
     """Return the workloads of a model: those that have a target, all where none has."""
+    for part in only:
+        if not any(part in name for name in testing.WORKLOADS):
+            known = ", ".join(testing.WORKLOADS)
+            raise ConfigError(f"[bench] only: expected a part of one of {known}, got {part!r}")
     wanted = [t.workload for t in testing.TARGETS if t.model == model] or list(testing.WORKLOADS)
     return [name for name in wanted if not only or any(part in name for part in only)]
 

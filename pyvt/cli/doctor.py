@@ -12,6 +12,7 @@ import click
 import pyvt
 from pyvt import backends
 from pyvt.engine.memory_plan import best_backend
+from pyvt.errors import KernelError
 from pyvt.tensor.memory import available_host_bytes
 
 SELF_TEST_S = 3.0
@@ -50,6 +51,12 @@ def _facts() -> dict[str, Any]:
     """Return what can be known without computing."""
     machine = asdict(_testing("record").this_machine())
     usable = {name: backends.why_not(name) for name in backends.BACKENDS}
+    native: dict[str, Any] = {}
+    if "cpu" in usable and usable["cpu"] is None:
+        try:
+            native = _native_facts()
+        except KernelError as error:  # a level that PYVT_CPU_ISA asks for and the CPU lacks
+            usable["cpu"] = str(error)
     return {
         "pyvt": pyvt.__version__,
         "python": platform.python_version(),
@@ -71,7 +78,7 @@ def _facts() -> dict[str, Any]:
                 "is_usable": reason is None,
                 "why_not": reason,
                 "build": backends.build_note(name),
-                **(_native_facts() if name == "cpu" and reason is None else {}),
+                **(native if name == "cpu" else {}),
             }
             for name, reason in usable.items()
         },

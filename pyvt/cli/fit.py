@@ -14,7 +14,7 @@ from pyvt.weights.resolve import open_model
 ENGINE_FIELDS = ("max_model_len",)
 CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "memory_fraction")
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens", "max_prefill_chunk")
-DEVICE_FIELDS = ("backend", "dtype", "expand")
+DEVICE_FIELDS = ("backend", "dtype", "expand", "act")
 _MIB = 1 << 20
 
 

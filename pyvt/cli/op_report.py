@@ -7,6 +7,7 @@ dispatch chose, not what it should choose.
 from typing import Any
 
 from pyvt import dispatch
+from pyvt.backends import available
 from pyvt.dispatch import Candidate, Op
 from pyvt.errors import UnsupportedError
 from pyvt.testing.op_cases import ALL_CASES, run_case
@@ -15,8 +16,8 @@ NO_KERNEL = "none"
 
 
 def op_rows() -> list[dict[str, Any]]:
-    """Return one row for each op and dtype: the kernel chosen under each backend that is loaded."""
-    backends = sorted({c.backend for op in dispatch.all_ops() for c in op.candidates})
+    """Return one row for each op and dtype: the kernel chosen under each backend that is here."""
+    backends = sorted(available())
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     selected = dispatch.current_backend()
     try:

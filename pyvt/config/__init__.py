@@ -12,7 +12,7 @@ from pyvt.config.cache import (
     blocks_of_request,
     cache_groups,
 )
-from pyvt.config.device import AUTO_ACT, NATIVE_ACT, DeviceConfig
+from pyvt.config.device import DeviceConfig, auto_act
 from pyvt.config.scheduler import SchedulerConfig
 from pyvt.config.speculative import SpeculativeConfig
 from pyvt.errors import ConfigError, did_you_mean
@@ -180,7 +180,7 @@ def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
         device,
         backend=backend,
         dtype=caps.dtype if device.dtype == "auto" else device.dtype,
-        act=AUTO_ACT.get(backend, NATIVE_ACT) if device.act == "auto" else device.act,
+        act=auto_act(backend) if device.act == "auto" else device.act,
         threads=caps.num_cores if device.threads == "auto" else device.threads,
     )
 

@@ -145,7 +145,8 @@ class CacheConfig:
     kv_dtype: str = field(
         default="auto",
         metadata={
-            "help": "dtype of keys and values; auto: that of activations",
+            "help": "dtype of keys and values; auto: f16 beside int8 activations, else that of "
+            "activations",
             "choices": KV_DTYPES,
         },
     )

@@ -11,6 +11,25 @@ ACT_MODES = ("auto", "none", "q8")
 # What auto stands for: the reference is the measure of exactness, native kernels are for speed.
 AUTO_ACT = {"numpy": "none"}
 NATIVE_ACT = "q8"
+# Keys and values beside int8 activations: half the memory, and less to read in attention.
+Q8_KV_DTYPE = "f16"
+
+
+def auto_act(backend: str) -> str:
+    """Return what ``act`` of auto stands for on a backend."""
+    return AUTO_ACT.get(backend, NATIVE_ACT)
+
+
+def auto_kv_dtype(backend: str, dtype: str, act: str) -> str:
+    """Return what ``kv_dtype`` of auto stands for: the dtype of activations, or f16.
+
+    Args:
+        backend: who computes; the reference keeps what it computed.
+        dtype: that of activations.
+        act: ``none`` or ``q8``, which rounds activations to far fewer bits than f16 has.
+    """
+    is_exact = backend == "numpy" or act == "none" or dtype != "f32"
+    return dtype if is_exact else Q8_KV_DTYPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,11 +60,15 @@ class ServerConfig:
     )
     tool_call_parser: str = field(
         default="auto",
-        metadata=_help("how the model writes tool calls; auto reads the chat template"),
+        metadata=_help(
+            "how the model writes tool calls: auto reads the chat template; none, or a dialect"
+        ),
     )
     reasoning_parser: str = field(
         default="auto",
-        metadata=_help("how the model marks its reasoning; auto reads the chat template"),
+        metadata=_help(
+            "how the model marks its reasoning: auto reads the chat template; none, or tags"
+        ),
     )
     enable_force_include_usage: bool = field(
         default=False, metadata=_help("end every stream with its usage, asked for or not")

@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pyvt.config import EngineConfig, engine_config
@@ -50,9 +51,10 @@ class AsyncLLM:
     """
 
     def __init__(
-        self, model: str | EngineConfig, *, max_requests: int = MAX_REQUESTS, **settings: Any
+        self, model: str | Path | EngineConfig, *, max_requests: int = MAX_REQUESTS, **settings: Any
     ) -> None:
-        config = model if isinstance(model, EngineConfig) else engine_config(model, **settings)
+        path = str(model) if isinstance(model, Path) else model
+        config = path if isinstance(path, EngineConfig) else engine_config(path, **settings)
         self._attach(build_engine(config), max_requests)
 
     @classmethod

@@ -30,6 +30,7 @@ from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
+from pyvt.tensor.memory import trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
@@ -82,9 +83,12 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         namespace = namespace_of(files, planned)
         tokenizer = made.result()
         chat_template = _chat_template(files, tokenizer)
+        # The tokenizer and the namespace have read of the file what the loader had let go of.
+        files.source.release()
     finally:
         helper.shutdown()
         files.close()
+    trim_heap()
     cache = allocate_kv_cache(
         planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size
     )

@@ -12,6 +12,7 @@ from functools import cache
 from pyvt import backends
 from pyvt.config import Caps, EngineConfig, KVCacheSpec, resolve
 from pyvt.config.cache import block_bytes, blocks_of_request, cache_groups
+from pyvt.config.device import auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
@@ -144,8 +145,11 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
     settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
-    if config.cache.kv_dtype != "auto":
-        specs = tuple(replace(s, dtype=dtype_named(config.cache.kv_dtype)) for s in specs)
+    kv_dtype = config.cache.kv_dtype
+    if kv_dtype == "auto":
+        act = auto_act(backend) if device.act == "auto" else device.act
+        kv_dtype = auto_kv_dtype(backend, dtype, act)
+    specs = tuple(replace(s, dtype=dtype_named(kv_dtype)) for s in specs)
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
     infos = [files.source.info(name) for name in files.source.names()]

@@ -1,7 +1,6 @@
 """Token embedding.
 
-A tied table is kept twice where the backend prepacks: as stored for the look-up, which touches only
-the rows of its tokens, and prepacked for the logits.
+A tied table is kept once: prepacked for the logits, it is looked up in as packed too.
 
 Dims: T tokens, V vocabulary, H hidden size.
 """
@@ -11,6 +10,7 @@ from pyvt.layers.module import Module
 from pyvt.ops.numerics import Array
 from pyvt.quant import LinearMethod, WeightSettings, linear_method
 from pyvt.tensor.dtype import F32, DType
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.weights.param import TABLE, TIED, Parameter, ParamSlot
 
@@ -27,12 +27,14 @@ class Embedding(Module):
     def after_load(self, settings: WeightSettings) -> None:
         """Keep the dtype of the residual stream; choose the method of a tied table."""
         self._dtype = settings.wide_dtype
-        if self.weight.matrix is not None:
-            self._method = linear_method(self.weight.matrix, settings)
+        if self.weight.role == TIED:
+            self._method = linear_method(self.weight.data, settings)
 
     def __call__(self, input_ids: Array) -> Array:
         """Return rows ``[T, H]`` in the dtype that residuals are kept in."""
-        table = self.weight.table
+        table = self.weight.data
+        if isinstance(table, PackedTensor):
+            return ops.packed_embedding(input_ids, table, dtype=self._dtype.name)
         if isinstance(table, QuantTensor):
             return ops.quant_embedding(input_ids, table, dtype=self._dtype.name)
         return ops.embedding(input_ids, table, dtype=self._dtype.name)

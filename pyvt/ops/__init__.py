@@ -8,7 +8,7 @@ from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, sca
 from pyvt.ops.linear import linear
 from pyvt.ops.logprobs import log_softmax, top_logprobs
 from pyvt.ops.norm import fused_add_rms_norm, rms_norm
-from pyvt.ops.packed import packed_linear, prepack_weight
+from pyvt.ops.packed import packed_embedding, packed_linear, prepack_weight
 from pyvt.ops.penalties import (
     apply_allowed_ids,
     apply_banned_ids,
@@ -56,6 +56,7 @@ __all__ = [
     "log_softmax",
     "merge_attn_states",
     "mul",
+    "packed_embedding",
     "packed_linear",
     "paged_attention",
     "prepack_weight",

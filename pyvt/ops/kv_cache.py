@@ -9,7 +9,7 @@ import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, accum_dtype, round_into
-from pyvt.tensor.dtype import FLOATS, FP8_E4M3, I64, KV_FLOATS
+from pyvt.tensor.dtype import F16, FLOATS, FP8_E4M3, I64, KV_FLOATS
 
 RESHAPE_AND_CACHE = declare("reshape_and_cache", num_outputs=2)
 COPY_BLOCKS = declare("copy_blocks", num_outputs=2)
@@ -17,6 +17,7 @@ GATHER_BLOCKS = declare("gather_blocks")
 SCATTER_BLOCKS = declare("scatter_blocks")
 
 FP8_MAX = 448.0
+F16_MAX = 65504.0
 _CACHE = "B S Nk D"
 
 
@@ -27,7 +28,8 @@ def reshape_and_cache(
 
     ``k_cache[slot // S, slot % S] = k[t]`` for every token with ``slot = slot_mapping[t] >= 0``,
     rounded once to the dtype of the cache; the same for ``v``. A cache of fp8 holds what is beyond
-    its range as its largest number, ±448, infinities too.
+    its range as its largest number, ±448, infinities too; one of f16 holds a finite number beyond
+    its range as ±65504, and an infinity as it is.
 
     Args:
         k: ``[T, Nk, D]`` f64|f32|bf16|f16.
@@ -61,8 +63,11 @@ def _reshape_and_cache(
     for cache, new in ((k_cache, k), (v_cache, v)):
         rounded = np.empty((len(tokens), *new.shape[1:]), cache.dtype)
         rows = new[tokens]
+        wide = rows.astype(accum_dtype(rows), copy=False)
         if cache.dtype == FP8_E4M3.numpy:
-            rows = np.clip(rows.astype(accum_dtype(rows)), -FP8_MAX, FP8_MAX)
+            rows = np.clip(wide, -FP8_MAX, FP8_MAX)
+        elif cache.dtype == F16.numpy:
+            rows = np.where(np.isinf(wide), wide, np.clip(wide, -F16_MAX, F16_MAX))
         round_into(rounded, rows)
         cache[block_ids, offsets] = rounded
 

@@ -1,21 +1,26 @@
-"""Weights laid out for the kernels of a backend: packed once, multiplied by as they are.
+"""Weights laid out for the kernels of a backend: packed once, for products and for rows by id.
 
-Dims: K input features, N output features. ``...`` stands for any leading dims.
+Dims: K input features, N output features; T tokens, V vocabulary, H hidden size. ``...`` stands for
+any leading dims.
 """
+
+import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, DTypeError, ShapeError, did_you_mean
+from pyvt.ops.embedding import EMBEDDING
 from pyvt.ops.linear import LINEAR
 from pyvt.ops.numerics import Array
 from pyvt.ops.packed_layouts import LAYOUTS, unpack_tiles
-from pyvt.ops.quant_gguf import QUANT_LINEAR
-from pyvt.tensor.dtype import DTYPES, FLOATS
+from pyvt.ops.quant_gguf import QUANT_EMBEDDING, QUANT_LINEAR
+from pyvt.tensor.dtype import DTYPES, F32, FLOATS, I32, I64, DType
 from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import Stored, joined, stored_dtype
 
 PACKED_LINEAR = declare("packed_linear")
+PACKED_EMBEDDING = declare("packed_embedding")
 
 _PACKED_DTYPES = tuple(DTYPES[name] for name in LAYOUTS)
 _ACT_MODES = ("none", "q8")
@@ -73,11 +78,7 @@ def packed_linear(
         ShapeError, DTypeError.
         ConfigError: for an ``act`` that is unknown or does not fit the weight.
     """
-    if not isinstance(weight, PackedTensor):
-        raise DTypeError(
-            f"[packed_linear] weight: expected a PackedTensor, got {type(weight).__name__}; "
-            "make it with prepack_weight"
-        )
+    _check_packed("packed_linear", weight)
     check = Check("packed_linear")
     check.tensor("x", x, "... K", FLOATS)
     check.tensor("weight", weight, "N K", _PACKED_DTYPES)
@@ -111,3 +112,59 @@ def _packed_linear(
             QUANT_LINEAR.reference_kernel(out[..., rows], x, part, part_bias, act)
         else:
             LINEAR.reference_kernel(out[..., rows], x, part, part_bias)
+
+
+def packed_embedding(
+    input_ids: Array,
+    weight: PackedTensor,
+    *,
+    dtype: DType | str | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Look rows up in a packed table; the values of ``embedding`` and ``quant_embedding``.
+
+    Args:
+        input_ids: ``[T]`` i32|i64, each in ``[0, V)``.
+        weight: ``[V, H]``, from ``prepack_weight``.
+        dtype: f64|f32|bf16|f16, or its name; None is the dtype of a plain weight, f32 for blocks.
+        out: ``[T, H]`` of that dtype.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: also for an id outside ``[0, V)``.
+        DTypeError.
+    """
+    _check_packed("packed_embedding", weight)
+    check = Check("packed_embedding")
+    check.tensor("input_ids", input_ids, "T", (I32, I64))
+    check.tensor("weight", weight, "V H", _PACKED_DTYPES)
+    check.index("input_ids", input_ids, weight.shape[0])
+    if dtype is None:
+        dtype = F32 if weight.dtype.is_block else weight.dtype
+    to = check.named_dtype("dtype", dtype, FLOATS)
+    out = check.output(out, (len(input_ids), weight.shape[1]), to)
+    check.disjoint("out", out, weight=weight.data)
+    PACKED_EMBEDDING(out, input_ids, weight)
+    return out
+
+
+@PACKED_EMBEDDING.reference
+def _packed_embedding(out: Array, input_ids: Array, weight: PackedTensor) -> None:
+    tiles = input_ids // TILE_ROWS
+    for tile in np.unique(tiles).tolist():
+        tokens = np.flatnonzero(tiles == tile)
+        part = unpack_tiles(weight, tile, tile + 1)
+        rows = np.empty((len(tokens), weight.shape[1]), out.dtype)
+        lookup = QUANT_EMBEDDING if isinstance(part, QuantTensor) else EMBEDDING
+        lookup.reference_kernel(rows, input_ids[tokens] % TILE_ROWS, part)
+        out[tokens] = rows
+
+
+def _check_packed(op: str, weight: object) -> None:
+    if not isinstance(weight, PackedTensor):
+        raise DTypeError(
+            f"[{op}] weight: expected a PackedTensor, got {type(weight).__name__}; "
+            "make it with prepack_weight"
+        )

@@ -6,6 +6,8 @@ Dims: N outputs, K inputs, ``...`` any leading dims.
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.tensor.dtype import F32, F64, DType
@@ -37,12 +39,14 @@ class WeightSettings:
     def convert(self, tensor: Tensor, parameter: Parameter) -> Tensor:
         """Return what the model keeps of a stored tensor; the loader's hook.
 
-        Vectors are always widened. A matrix, a tied table among them, is widened where
-        ``is_expanded``, else it stays as it is stored: blocks as blocks, bf16 as bf16. A table that
-        nothing multiplies by stays as it is.
+        Vectors are always widened, and copied: a view would keep the file's pages around it. A
+        matrix, a tied table among them, is widened where ``is_expanded``, else it stays as it is
+        stored: blocks as blocks, bf16 as bf16. A table that nothing multiplies by stays as it is.
         """
         is_matrix = parameter.role in (MATRIX, TIED)
-        if parameter.role == VECTOR or (is_matrix and self.is_expanded):
+        if parameter.role == VECTOR:
+            return np.array(self._widened(tensor))
+        if is_matrix and self.is_expanded:
             return self._widened(tensor)
         return tensor
 

@@ -221,16 +221,22 @@ class Scheduler:
         self.kv_cache_manager.confirm_copies()
         failed = self._take_transfers(answer) if self.transfers is not None else ()
         outputs = []
+        size, has_cache = self.kv_cache_manager.block_size, self.hasher is not None
+        old_drafts, new_drafts = scheduled.draft_token_ids, answer.draft_token_ids
         for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
             if request_id in failed:
                 continue  # its tokens were computed from KV that is not there
             request = self._requests[request_id]
-            num_drafts = len(scheduled.draft_token_ids.get(request_id, ()))
-            request.num_computed_tokens += num_tokens - num_drafts
-            request.draft_token_ids = answer.draft_token_ids.get(request_id, ())
+            request.num_computed_tokens += num_tokens
+            if old_drafts:
+                request.num_computed_tokens -= len(old_drafts.get(request_id, ()))
+            request.draft_token_ids = new_drafts.get(request_id, ()) if new_drafts else ()
             output = self._book(request, answer)
-            if self.hasher is not None and request_id not in answer.errors:
-                self._publish(request)
+            if has_cache:
+                assert request.blocks is not None, "a request that runs holds blocks"
+                num_full = request.num_computed_tokens // size
+                if num_full > request.blocks.num_published and request_id not in answer.errors:
+                    self._publish(request)
             if output is None:
                 continue
             outputs.append(output)
@@ -326,19 +332,28 @@ class Scheduler:
         Drafts are verified where budget and blocks last without taking them from others.
         """
         prefills = []
-        has_drafts = any(request.draft_token_ids for request in self._running)
-        num_spare = step.budget - sum(r.is_decoding for r in self._running) if has_drafts else 0
-        for request in self._running:
-            if request.status is not RequestStatus.RUNNING:
+        running = tuple(self._running)
+        has_drafts = any([request.draft_token_ids for request in running])
+        num_spare = step.budget - sum(r.is_decoding for r in running) if has_drafts else 0
+        grow, is_running = self.kv_cache_manager.grow, RequestStatus.RUNNING
+        for request in running:
+            if request.status is not is_running:
                 continue
-            if request.is_decoding:
+            if not request.is_decoding:
+                prefills.append(request)
+                continue
+            if has_drafts and request.draft_token_ids:
                 drafts = request.draft_token_ids[: max(0, num_spare)]
                 if drafts and self._grant_drafts(step, request, drafts):
                     num_spare -= len(drafts)
-                else:
-                    self._grant(step, request, 1)
+                    continue
+            computed = request.num_computed_tokens
+            assert request.blocks is not None, "a request that runs holds blocks"
+            new_ids = grow(request.blocks, computed, computed + 1)
+            if new_ids is None:
+                self._grant(step, request, 1)
             else:
-                prefills.append(request)
+                step.grant(request, 1, new_ids)
         return prefills
 
     def _grant_drafts(self, step: StepPlan, request: Request, drafts: tuple[int, ...]) -> bool:
@@ -447,7 +462,7 @@ class Scheduler:
                 num_cached_tokens=request.num_cached_tokens,
             )
         token_ids = answer.sampled_token_ids.get(request_id, ())
-        is_computed = request.num_missing_tokens == 0
+        is_computed = len(request.token_ids) == request.num_computed_tokens
         assert bool(token_ids) == is_computed, (
             f"{request_id}: sampled {token_ids} mid-prompt or none"
         )
@@ -463,11 +478,12 @@ class Scheduler:
         # The KV of drafts that were right is valid; that of the last token is not written.
         request.num_computed_tokens += len(kept) - 1
         reason, stop_reason = end or (None, None)
+        logprobs, prompts = answer.logprobs, answer.prompt_logprobs
         return EngineCoreOutput(
             request_id=request_id,
             new_token_ids=kept,
-            logprobs=tuple(answer.logprobs.get(request_id, ())[: len(kept)]),
-            prompt_logprobs=answer.prompt_logprobs.get(request_id),
+            logprobs=tuple(logprobs.get(request_id, ())[: len(kept)]) if logprobs else (),
+            prompt_logprobs=prompts.get(request_id) if prompts else None,
             finish_reason=reason,
             stop_reason=stop_reason,
             scheduled_s=request.scheduled_s or 0.0,

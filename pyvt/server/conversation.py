@@ -94,6 +94,7 @@ def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest
         tools=schemas_of(tools),
         stop=((stop,) if isinstance(stop, str) else stop) if start is not None else (),
         is_stop_included=bool(request.include_stop_str_in_output),
+        is_single=dialect is not None and request.parallel_tool_calls is False,
     )
     return Conversation(prompt, form)
 

@@ -129,10 +129,10 @@ def usage_of(generations: Sequence[Generation]) -> Usage:
 def needs_stream(form: AnswerFormat, *, is_stream: bool) -> bool:
     """Return whether the engine must give each token by itself.
 
-    It must where tokens are attributed to reasoning or content, or a stop string is looked for
-    here; else one output at the end is cheaper.
+    It must where tokens are attributed to reasoning or content, or something is looked for here
+    that ends the answer; else one output at the end is cheaper.
     """
-    return is_stream or form.tags is not None
+    return is_stream or form.tags is not None or form.is_single
 
 
 async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Step]]:

@@ -23,6 +23,9 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+# Chunks that one stream may send before it is another's turn.
+_TURN = 4
+
 COMMENT = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 _HEADERS = (
@@ -80,8 +83,14 @@ class EventStream:
 
     async def _write(self, send: Send) -> None:
         try:
+            num_sent = 0
             async for chunk in self._chunks:
                 await self._send(send, chunk, has_more=True)
+                num_sent += 1
+                if num_sent % _TURN == 0:
+                    # With chunks waiting nothing above suspends: let the loop serve the others,
+                    # and hear of a client that left.
+                    await asyncio.sleep(0)
             self._is_open = False
             await self._send(send, b"", has_more=False)
         finally:

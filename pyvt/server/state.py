@@ -3,7 +3,7 @@
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from starlette.requests import Request
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM, RequestStream
 from pyvt.engine.input_processor import InputProcessor, Prompt
-from pyvt.errors import EngineDeadError, RequestError, did_you_mean
+from pyvt.errors import ConfigError, EngineDeadError, RequestError, did_you_mean
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
 from pyvt.server.body import read_json
@@ -56,6 +56,10 @@ class ServerState:
         """Take a loaded engine: from now on requests are served."""
         self.llm = llm
         self.metrics.engine = llm.engine
+
+    def __post_init__(self) -> None:
+        _check_choice("tool_call_parser", self.config.tool_call_parser, TOOL_DIALECTS)
+        _check_choice("reasoning_parser", self.config.reasoning_parser, REASONING_TAGS)
 
     def ready_llm(self) -> AsyncLLM:
         """Return the engine.
@@ -177,6 +181,15 @@ class ServerState:
         for stream in list(self._streams):
             if self.llm is not None:
                 self.llm.abort(stream.request_id)
+
+
+def _check_choice(setting: str, name: str, table: Mapping[str, Any]) -> None:
+    known = ("auto", "none", *table)
+    if name not in known:
+        raise ConfigError(
+            f"[config] server.{setting}: no {name[:80]!r}; {did_you_mean(name, known)}",
+            field=f"server.{setting}",
+        )
 
 
 def _chosen(setting: str, config: ServerConfig, table: Any, detected: T) -> T:

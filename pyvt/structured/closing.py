@@ -50,6 +50,11 @@ class ShortestText:
         self._num_steps = 0
         self._known: dict[bytes, list[int]] = {}
 
+    def first(self) -> list[int] | None:
+        """Return the path that the greedy walk finds, for who needs any."""
+        found = self._greedy([], MAX_BYTES)
+        return None if found is None else found[0]
+
     def find(self) -> list[int] | None:
         """Return the path; empty where the text may end at once."""
         found = self._greedy([], MAX_BYTES)

@@ -1,11 +1,14 @@
 """A compiled grammar and the state of one request in it.
 
 ``close_within_budget``: when the tokens that are left reach the reserve, only the shortest closing
-path is let through. The reserve is the length of that path, one token for the end, and room for
-what one more token could add to it: the length of the grammar's shortest text, at least
-``MIN_ROOM``. The path is searched when the tokens since the last search could have made it long
-enough, so a long text costs a few searches. A text that is complete is not cut short for what a
-further token could begin.
+path is let through. The reserve is the length of that path, one token for the end, and a quarter of
+what the request has to spare. A state with few choices is treated better, and sooner, where one
+token could lengthen the path by more (by the grammar's shortest text, at least ``MIN_ROOM``): its
+tokens are tried, and those are let through behind which the text still closes in time.
+
+The path is searched when the tokens since the last search could have made it long enough, so a long
+text costs a few searches. A text that is complete is not cut short for what a further token could
+begin.
 """
 
 from collections.abc import Sequence
@@ -21,6 +24,9 @@ from pyvt.structured.vocabulary import GrammarVocabulary, allowed_ids
 Array = np.ndarray[Any, Any]
 
 MIN_ROOM = 8
+# Choices of a state that are tried one by one, and the steps of each search.
+MAX_TRIED = 32
+MAX_STEPS_OF_A_TRY = 200
 # Tokens until the next try where a search found no path.
 _RETRY = 16
 
@@ -71,11 +77,17 @@ class GrammarMatcher:
         self._bytes = grammar.by_byte.deep_copy()
         self._is_closing = max_tokens is not None
         self._room = max(MIN_ROOM, grammar.shortest)
+        spare = (max_tokens or 0) - grammar.shortest
+        self._least_room = max(1, min(self._room, spare // 4))
+        self._near: list[int] | None = None
+        self._must_close = False
         self._num_until_search = 0
         self._path: list[int] | None = None
         for i, token_id in enumerate(token_ids):
             if max_tokens is not None:
                 self._search(max_tokens - i)
+                if self._near is not None:
+                    self.masks((), max_tokens - i)
             self.advance((token_id,))
 
     @property
@@ -104,6 +116,8 @@ class GrammarMatcher:
         if drafts:
             self._matcher.rollback(len(drafts))
         self._check()
+        if self._near is not None and self.error is None:
+            self._close(allowed[0], self._near, num_left)
         return allowed
 
     def filter_drafts(self, drafts: Sequence[int]) -> tuple[int, ...]:
@@ -132,7 +146,7 @@ class GrammarMatcher:
                 self._path.pop(0)
 
     def _search(self, num_left: int) -> None:
-        """Look for the closing path where it is time, and take it where it has to be taken."""
+        """Look for the closing path where it is time, and note how near its beginning is."""
         if not self._is_closing or self._path is not None or self._num_until_search > 0:
             return
         grammar = self._grammar
@@ -142,14 +156,45 @@ class GrammarMatcher:
         found = search.find()
         path = None if found is None else grammar.vocabulary.to_tokens(found)
         if path is None:
+            self._near = None
             self._num_until_search = _RETRY
             return
-        room = self._room if path else int(not grammar.is_free_text)
-        num_spare = num_left - (len(path) + 1) - room
-        if num_spare > 0 or (not path and grammar.is_free_text):
-            self._num_until_search = max(1, num_spare // (self._room + 1))
-        elif self._matcher.validate_tokens(path) == len(path):
-            self._path = path
+        num_needed = len(path) + 1
+        is_over = not path and grammar.is_free_text
+        is_near = num_left <= num_needed + self._room and not is_over
+        self._near = path if is_near else None
+        self._must_close = num_left <= num_needed + (self._least_room if path else 1)
+        num_spare = num_left - num_needed - self._room
+        self._num_until_search = max(1, num_spare // (self._room + 1))
+
+    def _close(self, allowed: Array, path: list[int], num_left: int) -> None:
+        """Leave out the tokens behind which no text closes in time; where many, take the path."""
+        vocabulary = self._grammar.vocabulary
+        token_ids = np.flatnonzero(allowed).tolist()
+        if len(token_ids) > MAX_TRIED:
+            if self._must_close and self._matcher.validate_tokens(path) == len(path):
+                self._path = list(path)
+                allowed[:] = False
+                allowed[path[:1] or list(vocabulary.end_ids)] = True
+            return
+        for token_id in token_ids:
+            if token_id not in vocabulary.end_ids:
+                allowed[token_id] = self._closes_behind(token_id, num_left - 1)
+        if not allowed.any():
+            allowed[path[:1] or list(vocabulary.end_ids)] = True
+
+    def _closes_behind(self, token_id: int, num_left: int) -> bool:
+        """Return whether a text closes, end included, in the tokens left behind one more token."""
+        vocabulary = self._grammar.vocabulary
+        ahead = self._bytes.deep_copy()
+        ahead.consume_tokens(vocabulary.to_bytes(token_id))
+        search = ShortestText(ahead, vocabulary, self._grammar.marks, max_steps=MAX_STEPS_OF_A_TRY)
+        for found in (search.first, search.find):
+            path = found()
+            tokens = None if path is None else vocabulary.to_tokens(path)
+            if tokens is not None and len(tokens) < num_left:
+                return True
+        return False
 
     def _check(self) -> None:
         if self._matcher.is_error():

@@ -1,12 +1,14 @@
-"""How much host memory this process may still take.
+"""How much host memory this process may still take; giving freed memory back.
 
-The least of:
+What it may take is the least of:
 
 1. ``MemAvailable`` of ``/proc/meminfo``; 0 or nothing there counts as unknown.
 2. The room in each control group from the process's own up to the root, version 1 or 2: its limit
    less its usage. Cached file pages that nobody maps can be dropped, so they are no usage.
 """
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +70,14 @@ def _number(path: Path) -> int | None:
     """Return the number in a file, None where it cannot be read or says ``max``."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
+
+
+def trim_heap() -> None:
+    """Give memory that was freed back to the system, where the C library can (glibc).
+
+    Called once after loading, which takes and frees many small objects.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(ctypes.c_size_t(0))

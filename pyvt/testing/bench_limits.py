@@ -14,6 +14,11 @@ LOOPS = {
 OTHER_LOOP = "int8"
 
 
+def loop_of(name: str) -> str:
+    """Return the loop of a weight format."""
+    return LOOPS.get(name, OTHER_LOOP)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Rates of all threads together.
@@ -28,7 +33,7 @@ class Limits:
 
     def of_format(self, name: str) -> float:
         """Return GOP/s of the loop of a format."""
-        return self.loops[LOOPS.get(name, OTHER_LOOP)]
+        return self.loops[loop_of(name)]
 
 
 def measure_limits(repetitions: int = 3) -> Limits | None:

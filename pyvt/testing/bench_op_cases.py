@@ -15,7 +15,7 @@ from pyvt.mathutil import cdiv
 from pyvt.ops.packed_layouts import LAYOUTS
 from pyvt.tensor.dtype import DTYPES
 from pyvt.tensor.packed_tensor import PackedTensor
-from pyvt.testing.bench_limits import LOOPS
+from pyvt.testing.bench_limits import loop_of
 from pyvt.testing.op_cases.attention import paged_cache
 from pyvt.testing.shape_models import random_tensor
 
@@ -88,7 +88,7 @@ def _product(name: str, num_rows: int) -> BenchCase:
         make=make,
         num_bytes=weight_bytes + 4 * num_rows * (HIDDEN + INNER),
         num_ops=2 * num_rows * HIDDEN * INNER,
-        loop=LOOPS[name],
+        loop=loop_of(name),
     )
 
 

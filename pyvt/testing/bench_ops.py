@@ -16,6 +16,7 @@ import numpy as np
 from pyvt import backends
 from pyvt.dispatch import get_op, use_backend
 from pyvt.dispatch.table import REFERENCE_BACKEND
+from pyvt.errors import ConfigError
 from pyvt.testing.bench_limits import Limits, measure_limits
 from pyvt.testing.bench_op_cases import BenchCase, Call, bench_cases
 from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
@@ -93,11 +94,15 @@ def time_ops(
 ) -> Iterator[OpTiming]:
     """Yield the timing of each case whose op or case holds a word of ``only``, or of all.
 
-    Raises ConfigError where the backend cannot be had.
+    Raises ConfigError where the backend cannot be had or no case is chosen.
     """
     backends.load(backend)
     words, limits = tuple(only), None
     chosen = [c for c in cases() if not words or any(w in f"{c.op} {c.case}" for w in words)]
+    if not chosen:
+        raise ConfigError(
+            f"[bench] words: expected a part of a case such as 'q4_k M=1', got {words}"
+        )
     for i, case in enumerate(chosen):
         if i % _CASES_A_LIMIT == 0:
             limits = measure_limits(2)

@@ -8,6 +8,7 @@ say what is wanted.
 
 import hashlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -21,6 +22,7 @@ from typing import IO, Any
 
 from pyvt.errors import ConfigError
 from pyvt.testing.bench_limits import Limits
+from pyvt.testing.cpu_quota import cpu_quota
 from pyvt.testing.model_cost import ModelCost
 
 Print = Callable[[str], None]
@@ -136,13 +138,18 @@ class Peer:
     def __init__(self, name: str, command: Sequence[str], errors: IO[str]) -> None:
         self.name = name
         self._errors = errors
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"[bench] {name}: expected a program that runs, got {command[0]}: {error.strerror}"
+            ) from error
         self.ready = self._read()
 
     def ask(self, request: Ask) -> dict[str, Any]:
@@ -346,5 +353,7 @@ def file_sha256(path: Path) -> str:
 
 
 def usable_threads() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return the cores that this process may use, by affinity and by the quota of its group."""
+    quota = cpu_quota()
+    cores = len(os.sched_getaffinity(0))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))

@@ -23,6 +23,7 @@ from pyvt.config import (
     SchedulerConfig,
     SpeculativeConfig,
 )
+from pyvt.config.server import ServerConfig
 from pyvt.dispatch import get_op
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.sampling_params import SamplingParams
@@ -39,6 +40,7 @@ SETTINGS = (
     SchedulerConfig,
     DeviceConfig,
     SpeculativeConfig,
+    ServerConfig,
     SamplingParams,
 )
 _OPS_HEADER = ("op", "what", "dtypes", "composite of", "cases", "goldens", "origin of the goldens")

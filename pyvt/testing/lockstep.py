@@ -1,6 +1,7 @@
 """A whole model on a native backend, held to the reference with the same ``act``.
 
-Three measurements over the same prompts, each fed in one prefill:
+Three measurements over the same prompts, each fed in one prefill, with keys and values kept as the
+engine keeps them on that backend, by the reference too:
 
 1. *By call*: the backend runs the model and the reference repeats every call on the same inputs.
    No call may leave its tolerance. This is the check; the other two say what it means for text.
@@ -20,11 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from pyvt.config.device import auto_kv_dtype
 from pyvt.dispatch import Candidate, Op, tapped, use_backend
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.models.registry import load_model
-from pyvt.tensor.dtype import F32
+from pyvt.tensor.dtype import F32, DType, dtype_named
 from pyvt.testing.model_runs import all_hidden
 from pyvt.testing.text_parity import (
     NOTHING_JUDGED,
@@ -76,13 +78,14 @@ def run_lockstep(
     figures, is_good = [], True
     for act, policy in ACTS.items():
         use_backend(backend)
+        kv_dtype = dtype_named(auto_kv_dtype(backend, F32.name, act))
         files = open_model(path)
         longest = max(map(len, prompts))
         model = load_model(files, dtype=F32, expand="never", act=act, max_positions=longest).model
         files.close()
         count = _Count()
         for ids in prompts:
-            _add_prompt(count, model, list(ids), backend, is_moved=act == "q8")
+            _add_prompt(count, model, list(ids), backend, kv_dtype, is_moved=act == "q8")
         problems = count.by_logits.problems(policy)
         if count.first is not None:
             problems.append(f"first at {count.first}")
@@ -101,27 +104,33 @@ def _figure(act: str, count: _Count) -> str:
 
 
 def _add_prompt(
-    count: _Count, model: DecoderForCausalLM, ids: list[int], backend: str, *, is_moved: bool
+    count: _Count,
+    model: DecoderForCausalLM,
+    ids: list[int],
+    backend: str,
+    kv_dtype: DType,
+    *,
+    is_moved: bool,
 ) -> None:
-    shadow, logits = shadow_run(model, ids, backend, REFERENCE_BACKEND)
+    shadow, logits = shadow_run(model, ids, backend, REFERENCE_BACKEND, kv_dtype)
     count.num_calls += shadow.num_compared
     count.num_without_kernel += shadow.num_without_kernel
     count.first = count.first or shadow.first
     use_backend(REFERENCE_BACKEND)
-    reference = _logits(model, ids)
+    reference = _logits(model, ids, kv_dtype)
     count.by_logits += judge_logits(logits, reference)
     if is_moved:
         with tapped(_move_embeddings):
-            count.with_itself += judge_logits(_logits(model, ids), reference)
+            count.with_itself += judge_logits(_logits(model, ids, kv_dtype), reference)
     use_backend(backend)
 
 
 def _move_embeddings(op: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
     op.run(candidate, args)
-    if op.name in ("embedding", "quant_embedding"):
+    if op.name in ("embedding", "packed_embedding", "quant_embedding"):
         args[0][...] = np.nextafter(args[0], np.float32(np.inf))
 
 
-def _logits(model: DecoderForCausalLM, ids: list[int]) -> Array:
-    (hidden,) = all_hidden(model, [(np.array(ids), np.arange(len(ids)))])
+def _logits(model: DecoderForCausalLM, ids: list[int], kv_dtype: DType) -> Array:
+    (hidden,) = all_hidden(model, [(np.array(ids), np.arange(len(ids)))], kv_dtype=kv_dtype)
     return model.compute_logits(hidden)

@@ -4,6 +4,7 @@ Dims: T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,13 @@ def all_hidden(
     steps: Sequence[Sequence[int]] | None = None,
     *,
     block_size: int = _BLOCK_SIZE,
+    kv_dtype: DType | None = None,
 ) -> list[Array]:
     """Return the last hidden states ``[T, H]`` of each sequence, ``(ids, positions)``.
 
     ``steps`` says how many tokens of each sequence a forward pass takes, pass by pass; without it
-    all tokens of all sequences run in one. Blocks of the KV cache are dealt in a mixed order.
+    all tokens of all sequences run in one. Blocks of the KV cache are dealt in a mixed order. Keys
+    and values are kept in ``kv_dtype``, None for that of activations.
     """
     lengths = [len(ids) for ids, _ in sequences]
     steps = steps or [lengths]
@@ -129,6 +132,8 @@ def all_hidden(
     order = np.random.default_rng(0).permutation(num_blocks).astype(np.int32) + 1
     tables = order.reshape(len(sequences), width)
     specs = model.kv_cache_specs()
+    if kv_dtype is not None:
+        specs = tuple(replace(spec, dtype=kv_dtype) for spec in specs)
     cache = allocate_kv_cache(specs, num_blocks * len(cache_groups(specs)), block_size)
     pool_slots = num_blocks * block_size  # of each group: its blocks lie behind those before it
     done = [0] * len(sequences)

@@ -19,6 +19,7 @@ import numpy as np
 
 from pyvt import backends, hub
 from pyvt.config import CacheConfig, DeviceConfig, EngineConfig
+from pyvt.config.device import auto_kv_dtype
 from pyvt.dispatch import current_backend, use_backend
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.engine.build import build_engine
@@ -175,9 +176,10 @@ def forced_verdicts(
     """Return, for each oracle, the verdict on all prompts: its tokens fed in one prefill each.
 
     The selected backend computes; the reference widens weights first, which changes nothing of
-    ``act="none"``.
+    ``act="none"``. Keys and values are kept as the engine keeps them.
     """
     files = open_model(path)
+    kv_dtype = dtype_named(auto_kv_dtype(current_backend(), F32.name, act))
     prompts = list(goldens)
     longest = max(len(golden.forced_ids) for golden in prompts)
     is_wide = act == "none" and current_backend() == REFERENCE_BACKEND
@@ -188,7 +190,10 @@ def forced_verdicts(
     for golden in prompts:
         ids = np.array(golden.forced_ids)
         (hidden,) = all_hidden(
-            loaded.model, [(ids, np.arange(len(ids)))], block_size=_TEXT_BLOCK_SIZE
+            loaded.model,
+            [(ids, np.arange(len(ids)))],
+            block_size=_TEXT_BLOCK_SIZE,
+            kv_dtype=kv_dtype,
         )
         logits = loaded.model.compute_logits(hidden[-len(golden.token_ids) :])
         verdict = verdicts.get(golden.oracle, NOTHING_JUDGED)
@@ -318,7 +323,8 @@ def run_parity(
         real: folder with real checkpoints, one subfolder each.
         backend: the host backend that computes.
         only: name of one section; None runs all.
-        record: file that the results are written to, as JSON.
+        record: file that the results are written to, as JSON; what it holds of sections that do
+            not run stays.
         print: takes each line.
 
     Raises:
@@ -334,7 +340,9 @@ def run_parity(
     chosen = [only] if only else list(SECTIONS)
     sections = {name: SECTIONS[name](run) for name in chosen}
     if record is not None:
-        content = {"backend": backend, "sections": {k: asdict(v) for k, v in sections.items()}}
+        kept = json.loads(record.read_text())["sections"] if record.exists() else {}
+        found = {**kept, **{name: asdict(section) for name, section in sections.items()}}
+        content = {"backend": backend, "sections": {k: found[k] for k in SECTIONS if k in found}}
         record.write_text(json.dumps(content, indent=1) + "\n")
     failed = [name for name, section in sections.items() if section.label == "FAIL"]
     print(f"parity: {'FAIL ' + ', '.join(failed) if failed else 'PASS'}")

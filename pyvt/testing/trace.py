@@ -22,7 +22,7 @@ from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import CheckpointError
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.models.registry import load_model
-from pyvt.tensor.dtype import F32, dtype_of
+from pyvt.tensor.dtype import F32, DType, dtype_of
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.model_runs import all_hidden
 from pyvt.testing.op_cases import ALL_CASES
@@ -109,18 +109,19 @@ def _names_of(model: DecoderForCausalLM) -> dict[int, str]:
     """Return the path of the module that each parameter's memory belongs to."""
     names: dict[int, str] = {}
     for name, parameter, _ in model.named_slots():
-        matrix = () if parameter.matrix is None else (parameter.matrix,)
-        for part in (*parameter.parts, *matrix):
+        for part in parameter.parts:
             names.setdefault(_pointer(part), name.rpartition(".")[0])
     return names
 
 
-def shadow_run(model: DecoderForCausalLM, ids: list[int], a: str, b: str) -> tuple[Shadow, Array]:
+def shadow_run(
+    model: DecoderForCausalLM, ids: list[int], a: str, b: str, kv_dtype: DType | None = None
+) -> tuple[Shadow, Array]:
     """Run the prompt on ``a`` with ``b`` as its shadow; return what was found and the logits."""
     use_backend(a)
     shadow = Shadow(backend=b, names=_names_of(model))
     with tapped(shadow):
-        logits = model.compute_logits(_hidden(model, ids))
+        logits = model.compute_logits(_hidden(model, ids, kv_dtype))
     return shadow, logits
 
 
@@ -153,8 +154,8 @@ def dump_differences(
     return [*found, ("logits", compare(logits, dump["logits"], _RESIDUAL_CLASS, "f32"))]
 
 
-def _hidden(model: DecoderForCausalLM, ids: list[int]) -> Array:
-    return all_hidden(model, [(np.array(ids), np.arange(len(ids)))])[0]
+def _hidden(model: DecoderForCausalLM, ids: list[int], kv_dtype: DType | None = None) -> Array:
+    return all_hidden(model, [(np.array(ids), np.arange(len(ids)))], kv_dtype=kv_dtype)[0]
 
 
 def read_dump(path: Path) -> dict[str, Array]:

@@ -47,16 +47,14 @@ class Parameter:
         role: ``matrix`` ``[N, K]`` for products, ``table`` ``[N, K]`` for row look-up, ``tied`` for
             both, ``vector`` ``[N]`` for norms and biases. Only the last is never packed.
         parts: the tensors after loading, one, or one a slot where types differ.
-        matrix: of a tied table the weight of products, which may be the table itself.
     """
 
-    __slots__ = ("_placed", "matrix", "parts", "role", "slots")
+    __slots__ = ("_placed", "parts", "role", "slots")
 
     def __init__(self, role: str, *slots: ParamSlot) -> None:
         self.role = role
         self.slots = slots
         self.parts: tuple[Weight, ...] = ()
-        self.matrix: Weight | None = None
         self._placed: dict[str, Tensor] = {}
 
     @property
@@ -64,13 +62,6 @@ class Parameter:
         """The tensor of a parameter that has a single part."""
         assert len(self.parts) == 1, f"{self.slots[0].name}: expected one part, is it loaded?"
         return self.parts[0]
-
-    @property
-    def table(self) -> Tensor:
-        """The rows of a parameter that is looked up in."""
-        data = self.data
-        assert not isinstance(data, PackedTensor), f"{self.slots[0].name}: expected a table"
-        return data
 
     @property
     def array(self) -> Array:
@@ -82,10 +73,7 @@ class Parameter:
     @property
     def nbytes(self) -> int:
         """Bytes that the loaded tensors hold."""
-        kept = [*self.parts]
-        if self.matrix is not None and self.matrix is not self.data:
-            kept.append(self.matrix)
-        return sum(int(part.nbytes) for part in kept)
+        return sum(int(part.nbytes) for part in self.parts)
 
     def place(self, slot: ParamSlot, tensor: Tensor) -> None:
         """Give a slot its tensor; its shape has been checked."""
@@ -93,16 +81,17 @@ class Parameter:
         self._placed[slot.name] = tensor
 
     def finish(self, convert: Convert, prepack: Prepack) -> None:
-        """Convert the placed tensors, join those of one type and prepack matrices.
+        """Convert the placed tensors, join those of one type and prepack what is multiplied by.
 
         Called once all slots are full.
         """
         tensors = [convert(self._placed.pop(slot.name), self) for slot in self.slots]
         is_mixed = len({stored_dtype(tensor) for tensor in tensors}) > 1
         groups = [[tensor] for tensor in tensors] if is_mixed else [tensors]
-        if self.role == MATRIX:
-            self.parts = tuple(prepack(*group) for group in groups)
-            return
-        self.parts = tuple(joined(group) for group in groups)
-        if self.role == TIED:
-            self.matrix = prepack(self.table)
+        # A table that is only looked up in stays in the file: few of its rows are ever read.
+        lay_out = prepack if self.role in (MATRIX, TIED) else _join
+        self.parts = tuple(lay_out(*group) for group in groups)
+
+
+def _join(*tensors: Tensor) -> Weight:
+    return joined(tensors)

@@ -124,8 +124,8 @@ class ModelRunner:
         None where a row has none that is finite: the sampler then says why. So logits are read
         once, not once more to count what is not finite.
         """
-        if not all(row.request.takes_most_likely for row in step.wanted):
-            return None
+        if not all(row.request.takes_most_likely and not row.ahead for row in step.wanted):
+            return None  # drafts are verified by the sampler
         tokens = self.graphs.greedy_tokens(step)
         if tokens is None:
             tokens = ops.argmax(self.graphs.logits(step, hidden)).tolist()

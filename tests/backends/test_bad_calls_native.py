@@ -133,6 +133,27 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     use_backend("numpy")
 
 
+ELEMENTWISE = {"cast": (), "relu": (), "scale": (2.0,), "soft_cap": (2.0,), "add": (None,)}
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE)
+def test_call_without_any_array_is_refused(isa: str, op: str) -> None:
+    with pytest.raises(KernelError, match=rf"\[{op}\] tensors: expected an array each, got none"):
+        getattr(_native, op)(None, None, *ELEMENTWISE[op])
+
+
+def test_plan_that_is_dropped_while_it_records_takes_calls_on(isa: str) -> None:
+    plan, x = _native.Plan(), np.ones(4, np.float32)
+    plan.start()
+    del plan
+    out = np.empty_like(x)
+
+    _native.scale(out, x, 2.0)
+    _native.Plan().stop()
+
+    assert out.tolist() == [2.0] * 4
+
+
 @settings(
     max_examples=NUM_EXAMPLES,
     deadline=None,

@@ -12,7 +12,9 @@ import pytest
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
 from pyvt.errors import KernelError
+from pyvt.ops.packed_layouts import pack_tiles
 from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES
+from pyvt.tensor.packed_tensor import TILE16, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.random_blocks import random_weight
 
@@ -49,6 +51,14 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "output_too_short": ("embedding", (_f(1, 8), _i(0, 1), _f(5, 8))),
     "quant_id": ("quant_embedding", (_f(1, 32), _i(4), _blocks("q4_0", 4, 32))),
     "quant_columns": ("quant_embedding", (_f(1, 64), _i(0), _blocks("q4_0", 4, 32))),
+    "packed_id": ("packed_embedding", (_f(1, 8), _i(20), pack_tiles(_f(20, 8)))),
+    "packed_id_negative": ("packed_embedding", (_f(1, 8), _i(-1), pack_tiles(_f(20, 8)))),
+    "packed_columns": ("packed_embedding", (_f(1, 9), _i(0), pack_tiles(_f(20, 8)))),
+    "packed_rows": ("packed_embedding", (_f(2, 8), _i(0), pack_tiles(_f(20, 8)))),
+    "packed_bytes": (
+        "packed_embedding",
+        (_f(1, 8), _i(0), PackedTensor(DTYPES["f32"], (20, 8), TILE16, _f(2048, dtype=np.uint8))),
+    ),
     "position_too_large": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(4), _f(4, 8))),
     "position_negative": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(-1), _f(4, 8))),
     "rotated_too_wide": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(0), _f(4, 10))),
@@ -142,9 +152,52 @@ def test_rows_of_every_native_format_have_the_bits_of_the_reference(name: str, d
     use_backend("cpu")
 
     got = ops.quant_embedding(input_ids, weight, dtype=dtype)
+    packed = ops.packed_embedding(input_ids, pack_tiles(weight), dtype=dtype)
 
     use_backend("numpy")
     assert got.tobytes() == want.tobytes()
+    assert packed.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f16", "q4_1", "q6_k"])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_packed_rows_are_the_rows_of_the_table(name: str, num_threads: int) -> None:
+    rng, dtype = np.random.default_rng(3), DTYPES[name]
+    columns = 768 if dtype.is_block else 777
+    weight = (
+        random_weight(rng, dtype, 1003, columns)
+        if dtype.numpy is None
+        else rng.standard_normal((1003, columns)).astype(dtype.numpy)
+    )
+    input_ids = np.concatenate([rng.integers(0, 1003, 500), [1002, 0, 1002]])
+    want = ops.embedding(input_ids, weight)
+    use_backend("cpu")
+    _native.set_num_threads(num_threads)
+
+    got = ops.packed_embedding(input_ids, ops.prepack_weight(weight))
+
+    _native.set_num_threads(0)
+    use_backend("numpy")
+    assert got.dtype == want.dtype
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
+def test_f16_cache_saturates_numbers_and_keeps_infinities(name: str) -> None:
+    rng = np.random.default_rng(5)
+    with np.errstate(over="ignore"):
+        k, v = (rng.standard_normal((2, 7, 3, 33), F32) * 6e4).astype(DTYPES[name].numpy)
+    k[0, 0, :3] = np.inf, -np.inf, np.nan
+    slots = np.array([3, -1, 0, 11, 5, 6, 7])
+    caches = [np.zeros((2, 3, 4, 3, 33), np.float16) for _ in range(2)]
+    for backend, cache in zip(("numpy", "cpu"), caches, strict=True):
+        use_backend(backend)
+        ops.reshape_and_cache(k, v, cache[0], cache[1], slots)
+
+    use_backend("numpy")
+    np.testing.assert_array_equal(caches[1], caches[0])
+    assert np.isfinite(caches[1][1]).all() or name == "f16"
+    assert (np.abs(caches[1][1]) == 65504).any() or name == "f16"
 
 
 def test_silu_of_a_buffer_may_be_written_over_either_half() -> None:

@@ -139,12 +139,16 @@ def test_bad_arguments_give_a_code_and_a_text(library: ctypes.CDLL) -> None:
     unknown.dtype = 99
     of_rank = tensor(library, "f32", out)
     of_rank.rank = 7
+    of_size = tensor(library, "f32", out)
+    of_size.shape[0] = of_size.shape[1] = 2**32
     calls = {
         b"dtype": lambda: library.pyvt_relu(ctypes.byref(of_out), ctypes.byref(of_x)),
         b"99": lambda: library.pyvt_relu(ctypes.byref(of_out), ctypes.byref(unknown)),
         b"rank": lambda: library.pyvt_relu(ctypes.byref(of_out), ctypes.byref(of_rank)),
         b"blocks of 32": lambda: library.pyvt_pack_tiles(None, ctypes.byref(of_blocks)),
         b"x": lambda: library.pyvt_relu(ctypes.byref(of_out), None),
+        b"got none": lambda: library.pyvt_relu(None, None),
+        b"2^63 elements": lambda: library.pyvt_relu(ctypes.byref(of_size), ctypes.byref(of_size)),
     }
 
     for words, call in calls.items():

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from pyvt import backends
+from pyvt.config import engine_config
 from pyvt.config.model import ModelConfig
 from pyvt.dispatch import use_backend
+from pyvt.engine.build import build_engine
 from pyvt.models.registry import load_model
+from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import BF16, F16, F32, F64, Q4_0, Q4_1, Q8_0, DType
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.checkpoints import write_gguf
@@ -20,6 +23,7 @@ from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.tolerance import compare
 from pyvt.weights.gguf_names import gguf_name
 from pyvt.weights.resolve import open_model
+from tests.engine.tiny_model import write_tiny_model
 
 pytestmark = [
     pytest.mark.native,
@@ -92,17 +96,41 @@ def test_prepacked_model_of_mixed_blocks(act: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.view(np.uint32), chunked.view(np.uint32))
 
 
-def test_tied_table_is_kept_as_stored_and_packed(tmp_path: Path) -> None:
+def test_tied_table_is_kept_once_as_packed(tmp_path: Path) -> None:
     path = write_case(TIED, tmp_path / "m", dtype=BF16)
     use_backend("cpu")
 
     loaded = load_case(path, expand="never")
 
-    weight = loaded.model.model.embed_tokens.weight
-    assert isinstance(weight.table, np.ndarray)
-    assert not weight.table.flags.writeable
-    assert isinstance(weight.matrix, PackedTensor)
-    assert loaded.report.resident_bytes > weight.table.nbytes + weight.matrix.nbytes
+    table = loaded.model.model.embed_tokens.weight
+    assert isinstance(table.data, PackedTensor)
+    parameters = {id(parameter): parameter for _, parameter, _ in loaded.model.named_slots()}
+    kept = sum(parameter.nbytes for parameter in parameters.values())
+    assert loaded.report.resident_bytes == kept
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
+def test_engine_keeps_no_page_of_the_file_of_a_tied_model(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "m", is_tied=True)
+
+    engine = build_engine(engine_config(str(folder), backend="cpu", max_model_len=32))
+    engine.add_request("r", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))
+    while engine.has_unfinished_requests:
+        engine.step()
+
+    assert _mapped_kib(folder) == 0
+
+
+def _mapped_kib(folder: Path) -> int:
+    """Return the KiB of the folder's mapped files that are in the memory of this process."""
+    total, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *values = line.split()
+        if not name.endswith(":"):
+            is_inside = str(folder) in line
+        elif is_inside and name == "Rss:":
+            total += int(values[0])
+    return total
 
 
 def test_model_in_f64_is_not_packed(tmp_path: Path) -> None:
@@ -111,4 +139,4 @@ def test_model_in_f64_is_not_packed(tmp_path: Path) -> None:
 
     model = load_model(open_model(path), dtype=F64, expand="never", max_positions=64).model
 
-    assert model.model.embed_tokens.weight.matrix is model.model.embed_tokens.weight.table
+    assert isinstance(model.model.embed_tokens.weight.data, np.ndarray)

@@ -77,3 +77,10 @@ def test_bench_table_puts_numbers_to_the_right(capsys: pytest.CaptureFixture[str
         "a           5",
         "long name  10",
     ]
+
+
+def test_bench_peers_refuses_a_workload_that_is_none(run_command: RunCommand) -> None:
+    result = run_command("bench", "peers", "shape:tiny:q8_0", "--only", "nothing", "--no-busy")
+
+    assert result.code == 2
+    assert "[bench] only: expected a part of one of" in result.err

@@ -7,6 +7,7 @@ import pytest
 
 from pyvt import backends
 from pyvt.cli import doctor
+from pyvt.errors import KernelError
 from pyvt.testing import self_test
 from pyvt.testing.self_test import SelfTest
 from tests.cli.conftest import RunCommand
@@ -63,6 +64,23 @@ def test_doctor_json_is_one_object(
     assert facts["backends"]["cpu"]["why_not"] == "no compiler was found"
     assert facts["self_tests"].keys() == {"other"}
     assert facts["threads"]["affinity"] >= 1
+
+
+def test_doctor_says_which_level_the_cpu_lacks(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_level() -> dict[str, Any]:
+        raise KernelError("[cpu] PYVT_CPU_ISA: expected one of scalar, got neon")
+
+    monkeypatch.setattr(backends, "why_not", lambda name: None)
+    monkeypatch.setattr(doctor, "_native_facts", no_level)
+    monkeypatch.setattr(self_test, "self_test", _result())
+
+    result = run_command("doctor")
+
+    assert result.code == 0
+    assert "not usable: [cpu] PYVT_CPU_ISA: expected one of scalar, got neon" in result.out
+    assert "self-test" not in result.out
 
 
 @pytest.mark.native

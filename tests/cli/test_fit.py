@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyvt.engine import memory_plan
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import write_case
 from pyvt.weights import safetensors
@@ -52,6 +53,30 @@ def test_fit_kv_dtype_decides_the_bytes_of_a_token(
 
     assert facts["kv_bytes_per_token"] * 4 == wide["kv_bytes_per_token"] * share
     assert facts["kv_dtype"] == kv_dtype
+
+
+@pytest.mark.parametrize(
+    ("settings", "kv_dtype"),
+    [
+        (("--backend", "cpu"), "f16"),
+        (("--backend", "cpu", "--act", "none"), "f32"),
+        (("--backend", "cpu", "--dtype", "bf16"), "bf16"),
+        (("--backend", "cpu", "--kv-dtype", "f32"), "f32"),
+        (("--backend", "numpy"), "f32"),
+        (("--backend", "numpy", "--act", "q8"), "f32"),
+    ],
+)
+def test_fit_auto_keeps_keys_and_values_in_f16_beside_int8_activations(
+    run_command: RunCommand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: tuple[str, ...],
+    kv_dtype: str,
+) -> None:
+    monkeypatch.setattr(memory_plan.backends, "available", lambda: ("cpu", "numpy"))
+    model = write_case(CASE, tmp_path / "model")
+
+    assert facts_of(run_command, str(model), *settings)["kv_dtype"] == kv_dtype
 
 
 def test_fit_too_little_memory_says_by_how_much_and_three_remedies(

@@ -247,5 +247,6 @@ def test_inspect_ops_of_a_model_counts_the_reference(
 
     result = run_command("inspect", str(folder), "--ops", "--json")
 
-    # Two layers over a prefill of 5 tokens and three steps of one.
-    assert json.loads(result.out)["reference_calls"]["paged_attention"] == 8
+    # Two layers over a prefill of 5 tokens and three steps of one; a backend that records runs the
+    # step that it cannot record twice.
+    assert json.loads(result.out)["reference_calls"]["paged_attention"] in (8, 10)

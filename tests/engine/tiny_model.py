@@ -38,16 +38,18 @@ def write_tiny_model(
     has_tokenizer: bool = True,
     spoiled: str | None = None,
     generation_config: dict[str, Any] | None = None,
+    is_tied: bool = False,
 ) -> Path:
     """Write the model; ``spoiled`` names a tensor that is filled with NaN."""
-    weights = ModelCase("engine", CONFIG).weights()
+    config = CONFIG | {"tie_word_embeddings": is_tied}
+    weights = ModelCase("engine", config).weights()
     if spoiled is not None:
         weights[spoiled] = np.full_like(weights[spoiled], np.nan)
     files: dict[str, Any] = {"generation_config.json": generation_config or {}}
     if has_tokenizer:
         files["tokenizer.json"] = _tokenizer_json()
         files["tokenizer_config.json"] = {"eos_token": EOS_TEXT, "chat_template": TEMPLATE}
-    return write_safetensors(folder, weights, CONFIG, files=files)
+    return write_safetensors(folder, weights, config, files=files)
 
 
 def _tokenizer_json() -> str:

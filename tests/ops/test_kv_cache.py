@@ -49,6 +49,17 @@ def test_reshape_and_cache_writes_through_a_view() -> None:
     assert np.count_nonzero(whole) == 2 * 6
 
 
+def test_f16_cache_keeps_what_is_beyond_its_range_as_its_largest_number() -> None:
+    values = [65519.0, 65520.0, -1e30, np.inf, -np.inf, np.nan]
+    k = np.array(values, np.float32).reshape(1, 2, 3)
+    cache = np.zeros((2, *SHAPE), np.float16)
+
+    ops.reshape_and_cache(k, k, cache[0], cache[1], ids(5))
+
+    want = [65504.0, 65504.0, -65504.0, np.inf, -np.inf, np.nan]
+    np.testing.assert_array_equal(cache[:, 1, 1].reshape(2, -1), [want, want])
+
+
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(order=st.permutations(range(5)), num=st.integers(0, 5))
 def test_scatter_of_gathered_blocks_restores_the_cache(order: list[int], num: int) -> None:

@@ -20,6 +20,7 @@ from pyvt.tensor.stored import Stored, stored_rows
 from pyvt.testing.random_blocks import random_weight
 
 PLAIN = np.random.default_rng(0).standard_normal((20, 8), np.float32)
+IDS = np.array([19, 0])
 X = np.random.default_rng(1).standard_normal((3, 8), np.float32)
 
 
@@ -94,6 +95,23 @@ def test_packed_linear_is_the_product_with_the_stored_weight(name: str) -> None:
         np.testing.assert_allclose(got, ops.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_packed_embedding_has_the_bits_of_the_stored_rows(name: str) -> None:
+    rng, dtype = np.random.default_rng(3), DTYPES[name]
+    weight: Any = (
+        random_weight(rng, dtype, 40, 256)
+        if dtype.numpy is None
+        else rng.standard_normal((40, 255)).astype(dtype.numpy)
+    )
+    input_ids = np.array([39, 0, 15, 16, 39, 7], np.int32)
+
+    for to in (None, "f32", "bf16"):
+        got = ops.packed_embedding(input_ids, pack_tiles(weight), dtype=to)
+        want = ops.embedding(input_ids, weight, dtype=to)
+        assert got.dtype == want.dtype
+        assert got.tobytes() == want.tobytes()
+
+
 def test_prepack_on_the_reference_keeps_a_weight_and_joins_parts() -> None:
     assert ops.prepack_weight(PLAIN) is PLAIN
     np.testing.assert_array_equal(ops.prepack_weight(PLAIN[:7], PLAIN[7:]), PLAIN)
@@ -124,6 +142,31 @@ def test_prepack_asks_the_selected_backend(monkeypatch: pytest.MonkeyPatch) -> N
         (lambda: ops.prepack_weight(PLAIN, PLAIN[:, :4]), ShapeError, "parts: expected [N, K]"),
         (lambda: ops.prepack_weight(PLAIN[0]), ShapeError, "parts: expected [N, K]"),
         (lambda: ops.packed_linear(X, PLAIN), DTypeError, "expected a PackedTensor, got ndarray"),
+        (
+            lambda: ops.packed_embedding(IDS, PLAIN),
+            DTypeError,
+            "[packed_embedding] weight: expected a PackedTensor, got ndarray",
+        ),
+        (
+            lambda: ops.packed_embedding(np.array([0, 20]), pack_tiles(PLAIN)),
+            ShapeError,
+            "input_ids: expected values in [0, 20), got 20",
+        ),
+        (
+            lambda: ops.packed_embedding(X[0], pack_tiles(PLAIN)),
+            DTypeError,
+            "input_ids: expected i32|i64, got float32",
+        ),
+        (
+            lambda: ops.packed_embedding(IDS, pack_tiles(PLAIN), dtype="i8"),
+            DTypeError,
+            "dtype: expected f64|f32|f16|bf16, got i8",
+        ),
+        (
+            lambda: ops.packed_embedding(IDS, pack_tiles(PLAIN), out=X),
+            ShapeError,
+            "out: expected shape (2, 8)",
+        ),
         (
             lambda: ops.packed_linear(X[:, :3], pack_tiles(PLAIN)),
             ShapeError,

@@ -90,4 +90,4 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
 
 TestBlockPoolMachine = BlockPoolMachine.TestCase
-TestBlockPoolMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBlockPoolMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -260,3 +260,22 @@ def test_scheduler_worker_that_samples_nothing_is_an_assertion() -> None:
 
     with pytest.raises(AssertionError, match="mid-prompt or none"):
         scheduler.update_from_output(step, ModelRunnerOutput(sampled_token_ids={}))
+
+
+def test_scheduler_abort_while_another_prefills_leaves_nothing_behind() -> None:
+    """Faults D2: the interleave 200 times; the prefill goes on, and every block comes back."""
+    scheduler = scheduler_of(64, max_num_batched_tokens=16, max_prefill_chunk=8, max_num_seqs=4)
+    runner = runner_of(scheduler)
+
+    for turn in range(200):
+        long = core_request(f"long{turn}", [turn, *range(20)], 2, seed=turn, ignore_eos=True)
+        scheduler.add_request(core_request(f"gone{turn}", [turn] * 5, 9, ignore_eos=True))
+        run_step(scheduler, runner)
+        scheduler.add_request(long)
+        run_step(scheduler, runner)
+        scheduler.abort_requests([f"gone{turn}"])
+        tokens, reasons = run_to_end(scheduler, runner)
+        assert (reasons, tokens[f"long{turn}"]) == ({f"long{turn}": "length"}, alone(long))
+
+    pool = scheduler.kv_cache_manager.pool
+    assert pool.num_free_blocks == pool.num_blocks

@@ -237,7 +237,7 @@ class EverythingMachine(SchedulerMachine):
     groups = (FULL, SLIDING, STATE)
 
 
-RUNS = settings(max_examples=50, stateful_step_count=30, deadline=None)
+RUNS = settings(max_examples=30, stateful_step_count=30, deadline=None)
 TestSchedulerMachine = SchedulerMachine.TestCase
 TestSchedulerMachine.settings = RUNS
 TestWindowMachine = WindowMachine.TestCase

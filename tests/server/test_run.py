@@ -193,7 +193,7 @@ class Process:
     """``pyvt serve`` of a tiny model in a process of its own."""
 
     def __init__(self, model: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "pyvt.cli.main", "serve", str(model), "--port", "0"]
+        command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0"]
         self.process = subprocess.Popen(
             [*command, "--backend", "numpy", *options],
             stderr=subprocess.PIPE,

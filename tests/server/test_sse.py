@@ -233,6 +233,33 @@ def test_chunks_are_closed_when_the_client_leaves() -> None:
     assert closed == [True]
 
 
+def test_stream_whose_chunks_all_wait_hears_of_a_client_that_left() -> None:
+    num_sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield b"data: 1\n\n"
+
+    async def run() -> None:
+        left = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            nonlocal num_sent
+            num_sent += 1
+            if num_sent == 5:
+                left.set()
+
+        await EventStream(chunks(), keep_alive_s=5, stall_s=5)({"type": "http"}, receive, send)
+
+    asyncio.run(run())
+
+    assert 5 <= num_sent < 50
+
+
 def test_work_is_cancelled_when_the_client_leaves() -> None:
     ended = []
 

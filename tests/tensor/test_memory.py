@@ -1,10 +1,12 @@
 """Free memory: system and control groups, each of which may say nothing or nonsense."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pyvt.tensor.memory import available_host_bytes
+from pyvt.tensor import memory
+from pyvt.tensor.memory import available_host_bytes, trim_heap
 
 MIB = 2**20
 NO_LIMIT = str(2**63 - 4096)
@@ -86,3 +88,17 @@ def test_available_host_bytes(tmp_path: Path, files: dict[str, str], num_mib: in
 
 def test_available_host_bytes_of_this_machine_is_sane() -> None:
     assert 16 * MIB < available_host_bytes() < 2**50
+
+
+@pytest.mark.parametrize("names", [("malloc_trim",), ()])
+def test_trim_asks_the_c_library_that_can(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    asked: list[int] = []
+    library = SimpleNamespace(**{name: lambda pad: asked.append(pad.value) for name in names})
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+
+    trim_heap()
+
+    assert asked == [0] * len(names)

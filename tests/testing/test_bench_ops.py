@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pyvt import backends, ops
+from pyvt.errors import ConfigError
 from pyvt.testing import bench_ops
 from pyvt.testing.bench_limits import LOOPS, Limits, measure_limits
 from pyvt.testing.bench_op_cases import BenchCase, bench_cases
@@ -66,6 +67,11 @@ def test_time_ops_runs_chosen_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [timing.case.op for timing in found] == ["rms_norm", "fused_add_rms_norm"]
     assert [len(timing.seconds) for timing in found] == [2, 2]
     assert [timing.kernel for timing in found] == ["numpy", "numpy"]
+
+
+def test_words_that_choose_no_case_are_refused() -> None:
+    with pytest.raises(ConfigError, match="expected a part of a case"):
+        list(time_ops("numpy", only=["zzz"], cases=lambda: [CASE]))
 
 
 def test_cases_cover_the_formats_and_have_a_cost() -> None:

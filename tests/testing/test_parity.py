@@ -107,6 +107,18 @@ def test_run_with_too_few_goldens_fails(goldens_root: Path, tmp_path: Path) -> N
     assert lines[-1] == "parity: FAIL ops"
 
 
+def test_record_keeps_the_sections_that_did_not_run(goldens_root: Path, tmp_path: Path) -> None:
+    record = tmp_path / "numpy.json"
+    text = {"label": "PASS", "figure": "as before", "op_rows": []}
+    record.write_text(json.dumps({"backend": "numpy", "sections": {"text": text}}))
+
+    run_parity(goldens_root, only="lockstep", record=record, print=lambda line: None)
+
+    sections = json.loads(record.read_text())["sections"]
+    assert list(sections) == ["lockstep", "text"]
+    assert sections["text"] == text
+
+
 def test_real_rows_without_a_folder_did_not_run(goldens_root: Path) -> None:
     lines: list[str] = []
 

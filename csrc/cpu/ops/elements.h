@@ -29,7 +29,7 @@ struct Elements {
   }
 };
 
-// Throws where the shapes differ.
+// Throws where the shapes differ or a tensor is missing.
 template <int kNumViews>
 Elements<kNumViews> elements_of(const char* op, const TensorView (&views)[kNumViews]) {
   Elements<kNumViews> elements{};
@@ -39,6 +39,8 @@ Elements<kNumViews> elements_of(const char* op, const TensorView (&views)[kNumVi
                views[v].rank == lead.rank &&
                    std::equal(lead.shape, lead.shape + lead.rank, views[v].shape),
                "tensors: expected one shape");
+    PYVT_CHECK(op, views[v].data != nullptr || views[v].size() == 0,
+               "tensors: expected an array each, got none");
     elements.data[v] = static_cast<char*>(views[v].data);
     elements.item[v] = item_bytes(views[v].dtype);
   }

@@ -1,4 +1,6 @@
 // Launchers of the kv_cache family: tokens or blocks over threads.
+#include <cmath>
+
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/ops/elements.h"
@@ -9,11 +11,34 @@ namespace {
 
 constexpr int64_t kGrainElements = 16384;
 
+bool is_f16_infinity(uint16_t half) { return (half & 0x7fff) == 0x7c00; }
+
+bool is_infinity(const TensorView& x, const char* data, int64_t i) {
+  if (x.dtype == DType::kF16) return true;  // as it was
+  if (x.dtype == DType::kF32) return std::isinf(reinterpret_cast<const float*>(data)[i]);
+  return (reinterpret_cast<const uint16_t*>(data)[i] & 0x7fff) == 0x7f80;
+}
+
+// Keeps a finite number beyond the range of f16 as the largest of its sign: as an infinity it would
+// make a NaN of every later token.
+void saturate(uint16_t* to, const TensorView& x, const char* from, int64_t count) {
+  uint32_t num_infinities = 0;
+  for (int64_t i = 0; i < count; ++i) num_infinities += is_f16_infinity(to[i]) ? 1 : 0;
+  if (num_infinities == 0) return;
+  for (int64_t i = 0; i < count; ++i) {
+    if (is_f16_infinity(to[i]) && !is_infinity(x, from, i)) --to[i];  // the number next to it
+  }
+}
+
 // Casts one token's [Nk, D].
 void cast_token(const char* op, const TensorView& to, const TensorView& from, MapKernel kernel) {
   const auto elements = elements_of<2>(op, {to, from});
   for (int64_t i = 0; i < elements.num_runs; ++i) {
     kernel(elements.at(0, i, 0), elements.at(1, i, 0), 0, elements.run);
+    if (to.dtype == DType::kF16) {
+      saturate(reinterpret_cast<uint16_t*>(elements.at(0, i, 0)), from,
+               static_cast<const char*>(elements.at(1, i, 0)), elements.run);
+    }
   }
 }
 

@@ -84,6 +84,9 @@
   X(quant_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
     (pyvt_out out, pyvt_in input_ids, pyvt_blocks weight), \
     (out, input_ids, weight)) \
+  X(packed_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
+    (pyvt_out out, pyvt_in input_ids, pyvt_tiles weight), \
+    (out, input_ids, weight)) \
   X(paged_attention, "f32 bf16 f16", \
     (pyvt_out out, pyvt_out lse, pyvt_in q, pyvt_in k_cache, pyvt_in v_cache, \
      pyvt_in block_tables, pyvt_in seq_lens, pyvt_in cu_seqlens_q, pyvt_f64 scale, \

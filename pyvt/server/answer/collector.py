@@ -71,8 +71,16 @@ class Answer:
             self.finish_reason, self.stop_reason = new.finish_reason, new.stop_reason
         if self.is_done:
             events += self._parser.finish()
-        events = merged(events)
+        events = merged(self._cut(events) if self.form.is_single else events)
         self._keep(events)
+        return events
+
+    def _cut(self, events: list[Event]) -> list[Event]:
+        """Return the events before a second call; where there is one, the answer ends."""
+        for place, event in enumerate(events):
+            if isinstance(event, CallStart) and event.index > 0:
+                self.finish_reason, self.stop_reason = "stop", None
+                return events[:place]
         return events
 
     def _keep(self, events: Sequence[Event]) -> None:

@@ -24,6 +24,7 @@ class AnswerFormat:
         tools: the request's tools.
         stop: strings that end the content; only where ``tags`` are set.
         is_stop_included: whether the content keeps the one that ended it.
+        is_single: whether a second call ends the answer before it.
     """
 
     tags: ReasoningTags | None = None
@@ -32,6 +33,7 @@ class AnswerFormat:
     tools: ToolSchemas | None = None
     stop: Sequence[str] = ()
     is_stop_included: bool = False
+    is_single: bool = False
 
     def parser(self) -> "AnswerParser":
         """Return a parser of one answer."""

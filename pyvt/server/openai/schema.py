@@ -153,6 +153,14 @@ class ChatRequest(GenerationFields, TemplateFields):
     top_logprobs: int | None = None
     include_reasoning: bool | None = None
 
+    def warnings(self) -> list[str]:
+        """Return a text for each field that had no effect, or not the whole of it."""
+        told = super().warnings()
+        is_open = self.tool_choice in (None, "auto")
+        if is_open and any(tool.function.strict for tool in self.tools or ()):
+            told.append("'strict' of tools is enforced where a call is forced by tool_choice alone")
+        return told
+
 
 class CompletionRequest(GenerationFields):
     """POST /v1/completions."""

@@ -72,6 +72,8 @@ CASES = (
     *rows(
         {
             "bf16_cache": _write([5, -1, 11], cache=ml_dtypes.bfloat16),
+            "f16_cache": _write([5, -1, 11], cache=np.float16),
+            "f16_saturates": _write([5, -1, 11], cache=np.float16, scale=6e4),
             "fp8_cache": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn),
             "fp8_saturates": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn, scale=300.0),
         },

@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 
 from pyvt.ops.packed_layouts import LAYOUTS, pack_tiles
-from pyvt.tensor.dtype import DTYPES
+from pyvt.tensor.dtype import DTYPES, dtype_of
 from pyvt.testing.op_cases.case import Inputs, MakeInputs, normal, rows
 from pyvt.testing.random_blocks import random_weight
 
+# One row, the last one of a tile that is full, rows of a tile that is not, one twice.
+_IDS = (0, 15, 16, 19, 3, 19)
 _PLAIN = ("f32", "bf16", "f16")
 _BLOCKS = tuple(name for name in LAYOUTS if DTYPES[name].is_block)
 _F32 = ("f32",)
@@ -37,7 +39,61 @@ def _packed(
     return make
 
 
+def _lookup(
+    name: str, columns: int, ids: Any = _IDS, *, num_rows: int = 20, id_dtype: Any = np.int64
+) -> MakeInputs:
+    """Rows by id of a weight in the dtype of that name."""
+
+    def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        of_weight = DTYPES[name]
+        weight = (
+            random_weight(rng, of_weight, num_rows, columns)
+            if of_weight.numpy is None
+            else normal(rng, of_weight.numpy, num_rows, columns)
+        )
+        return {
+            "input_ids": np.array(ids, id_dtype),
+            "weight": pack_tiles(weight),
+            "dtype": dtype_of(np.empty(0, dtype)).name,
+        }
+
+    return make
+
+
+def _own_dtype(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+    """The output is in the dtype of the table."""
+    return {"input_ids": np.array([4, 1]), "weight": pack_tiles(normal(rng, dtype, 5, 7))}
+
+
 CASES = (
+    *rows(
+        {f"{name}_rows": _lookup(name, 256) for name in _BLOCKS}
+        | {f"{name}_odd": _lookup(name, 33, id_dtype=np.int32) for name in _PLAIN},
+        "packed_embedding",
+        op_class="exact",
+        dtypes=("f32", "bf16"),
+    ),
+    *rows(
+        {"own_dtype": _own_dtype, "one": _lookup("f32", 1, (0,), num_rows=1)},
+        "packed_embedding",
+        op_class="exact",
+        dtypes=_PLAIN,
+    ),
+    *rows(
+        {"other_dtypes": _lookup("q4_k", 256)}, "packed_embedding", dtypes=("f64", "bf16", "f16")
+    ),
+    *rows(
+        {
+            "no_ids": _lookup("q4_1", 64, ()),
+            "no_columns": _lookup("bf16", 0),
+            "hidden_576": _lookup("q4_1", 576, range(0, 1537, 37), num_rows=1537),
+            "hidden_1024": _lookup("q6_k", 1024, range(40, 0, -1), num_rows=41),
+        },
+        "packed_embedding",
+        op_class="exact",
+        dtypes=_F32,
+        has_golden=False,
+    ),
     *rows(
         {
             f"{name}_{label}": make

@@ -122,6 +122,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
             "finish_reason": "tool_calls",
         },
     ),
+    "one_of_two_calls": (
+        {"answers": [f"Look: {CALL}\n{CALL} and more"], "template": HERMES},
+        {"tools": [TOOL], "parallel_tool_calls": False},
+        {
+            "content": "Look:",
+            "calls": [{"name": "f", "arguments": '{"a": 1}'}],
+            "finish_reason": "tool_calls",
+        },
+    ),
     "cut_call": (
         {"answers": [CALL], "template": HERMES},
         {"tools": [TOOL], "max_tokens": 41},
@@ -343,6 +352,14 @@ def test_unknown_fields_are_told_of(serve: Serve) -> None:
     assert [w.split()[0] for w in warnings] == ["'max_tokns'", "'guided_json'", "'num_ctx'"]
     assert "did you mean 'max_tokens'?" in warnings[0]
     assert "structured_outputs" in warnings[1]
+
+
+def test_strict_tool_that_is_not_forced_is_told_of(serve: Serve) -> None:
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+
+    reply = serve(template=HERMES).chat(tools=[strict])
+
+    assert "strict" in reply.json()["warnings"][0]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
