@@ -24,7 +24,7 @@ def build_note(name: str) -> str:
     try:
         info = Path(str(distribution("pyvt").locate_file("pyvt/backends/build_info.json")))
         built = json.loads(info.read_text())[name]
-    except (PackageNotFoundError, FileNotFoundError):
+    except (PackageNotFoundError, FileNotFoundError, KeyError):
         return "no record of a build: pyvt runs from its sources"
     if built["is_built"]:
         return f"built with {built['compiler']} for {built['processor']}: {built['levels']}"

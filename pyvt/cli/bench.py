@@ -57,7 +57,11 @@ def ops(
         testing.time_ops(backend, only=words, repeats=repeats, has_reference=not no_reference)
     )
     record = testing.ops_record(
-        timings, command=command_line(), backend=backend, threads=count, root=Path(pyvt.__path__[0])
+        timings,
+        command=command_line(),
+        backend=backend,
+        threads=count,
+        root=Path(pyvt.__file__).parent,
     )
     tell(testing.HEADER, [t.row() for t in timings], [("ops", record)], out, is_json)
     return 0
@@ -101,7 +105,7 @@ def offline(
         )
         for model in models
     ]
-    root = Path(pyvt.__path__[0])
+    root = Path(pyvt.__file__).parent
     records = [(f"offline-{_stem(run.model)}", run.record(command_line(), root)) for run in runs]
     tell(testing.HEADER, [row for run in runs for row in run.rows()], records, out, is_json)
     return 0
@@ -204,7 +208,7 @@ def _paths(model: str, is_folder_wanted: bool) -> tuple[Path, Path | None, str]:
 
 
 def _checkout() -> Path:
-    root = Path(pyvt.__path__[0]).parent
+    root = Path(pyvt.__file__).parent.parent
     if not (root / "benchmarks" / "peer_llama_cpp.py").is_file():
         raise ConfigError("[bench] peers: expected a checkout of pyvt, got an installed package")
     return root

@@ -149,7 +149,7 @@ def _measure(name: str, concurrency: int, run: Callable[..., Any], options: dict
 def _record(engine: Any, figures: Any, concurrency: int, options: dict[str, Any]) -> Any:
     record, peers = testing_module("record"), testing_module("bench_peers")
     device, path = engine.config.device, Path(engine.config.model)
-    root = Path(pyvt.__path__[0])
+    root = Path(pyvt.__file__).parent
     return record.RunRecord(
         command=command_line(),
         model=options["model"],
