@@ -36,8 +36,12 @@ def tell(
 
 
 def command_line() -> str:
-    """Return the command that runs, as it was typed."""
-    return shlex.join(["pyvt", *sys.argv[1:]])
+    """Return the command that runs, as it was typed, but for the folders of absolute paths."""
+    return shlex.join(["pyvt", *(Path(arg).name if _is_path(arg) else arg for arg in sys.argv[1:])])
+
+
+def _is_path(arg: str) -> bool:
+    return Path(arg).is_absolute()
 
 
 def testing_module(name: str) -> Any:

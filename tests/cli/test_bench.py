@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pyvt.cli.bench_output import command_line
 from pyvt.cli.bench_table import show_table
 from pyvt.testing.record import RunRecord
 from tests.cli.conftest import RunCommand
@@ -84,3 +85,12 @@ def test_bench_peers_refuses_a_workload_that_is_none(run_command: RunCommand) ->
 
     assert result.code == 2
     assert "[bench] only: expected a part of one of" in result.err
+
+
+def test_command_line_of_a_record_names_no_folder_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["pyvt", "bench", "peers", "shape:tiny:q8_0", "--llama-python", "/opt/x/bin/python"]
+    monkeypatch.setattr("sys.argv", words)
+
+    assert command_line() == ("pyvt bench peers shape:tiny:q8_0 --llama-python python")
