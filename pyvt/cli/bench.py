@@ -1,6 +1,6 @@
 """``pyvt bench``: speed of ops, of whole models, and of pyvt beside other engines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,34 @@ from pyvt.cli.bench_output import command_line, json_option, out_option, tell, t
 from pyvt.cli.bench_serving import latency, throughput
 from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import say
+from pyvt.config.device import MAX_THREADS
 from pyvt.dispatch import use_backend
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.tensor.blas import set_blas_threads
+from pyvt.tensor.cores import num_usable_cores
 
 SHAPE_PREFIX = "shape:"
 
-threads_option = click.option(
-    "--threads", type=click.IntRange(1), help="threads of every engine; the cores of this process"
+
+def run_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that every measurement here has."""
+    for option in (
+        out_option,
+        json_option,
+        click.option(
+            "--threads",
+            type=click.IntRange(1, MAX_THREADS),
+            help="threads of every engine; the cores of this process",
+        ),
+        click.option("--repeats", type=click.IntRange(1), default=5, show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+no_reference_option = click.option(
+    "--no-reference", is_flag=True, help="leave the ratio to the reference out"
 )
 
 
@@ -32,11 +51,8 @@ def bench() -> None:
 @bench.command()
 @click.argument("words", nargs=-1)
 @click.option("--backend", default="cpu", show_default=True, help="who computes")
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--no-reference", is_flag=True, help="leave the ratio to the reference out")
-@threads_option
-@json_option
-@out_option
+@no_reference_option
+@run_options
 def ops(
     words: Sequence[str],
     backend: str,
@@ -71,11 +87,8 @@ def ops(
 @click.argument("models", nargs=-1, required=True)
 @click.option("--backend", default="auto", show_default=True, help="who computes")
 @click.option("--act", default="auto", show_default=True, help="activations: none or q8")
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--no-reference", is_flag=True, help="leave the ratio to the reference out")
-@threads_option
-@json_option
-@out_option
+@no_reference_option
+@run_options
 def offline(
     models: Sequence[str],
     backend: str,
@@ -92,7 +105,7 @@ def offline(
     is written once below PYVT_HOME.
     """
     testing = testing_module("bench_offline")
-    count = threads or testing_module("bench_peers").usable_threads()
+    count = threads or num_usable_cores()
     runs = [
         testing.run_offline(
             model,
@@ -116,11 +129,8 @@ def offline(
 @click.option("--llama-python", help="Python that has llama-cpp-python")
 @click.option("--hf-python", help="Python that has torch and transformers")
 @click.option("--only", multiple=True, help="a workload, by a part of its name; may be repeated")
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--no-busy", is_flag=True, help="do not measure beside a busy neighbour")
-@threads_option
-@json_option
-@out_option
+@run_options
 def peers(
     models: Sequence[str],
     llama_python: str | None,
@@ -141,7 +151,7 @@ def peers(
     testing = testing_module("bench_peers")
     report = testing_module("peers_report")
     root = _checkout()
-    count = threads or testing.usable_threads()
+    count = threads or num_usable_cores()
     rows: list[Sequence[str]] = []
     records: list[tuple[str, Any]] = []
     for model in models or testing.MODELS:
@@ -184,7 +194,7 @@ def _use_threads(backend: str, threads: int | None) -> int:
         set_own = selected_backend().set_num_threads
         if set_own is not None:
             set_own(threads)
-    return threads or int(testing_module("bench_peers").usable_threads())
+    return threads or num_usable_cores()
 
 
 def _workloads(testing: Any, model: str, only: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ import pyvt
 from pyvt import backends
 from pyvt.engine.memory_plan import best_backend
 from pyvt.errors import KernelError
+from pyvt.tensor.cores import cpu_quota
 from pyvt.tensor.memory import available_host_bytes
 
 SELF_TEST_S = 3.0
@@ -67,7 +68,7 @@ def _facts() -> dict[str, Any]:
         "threads": {
             "cores": os.cpu_count(),
             "affinity": machine["num_cpus"],
-            "quota": _testing("cpu_quota").cpu_quota(),
+            "quota": cpu_quota(),
         },
         "memory": {
             "total_gib": machine["memory_gib"],

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pyvt.config.cache import Auto
 from pyvt.errors import ConfigError
 
+# As many as the native pool can have (csrc/cpu/thread_pool.h).
+MAX_THREADS = 256
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
 EXPAND_MODES = ("auto", "always", "never")
 ACT_MODES = ("auto", "none", "q8")
@@ -46,8 +48,8 @@ class DeviceConfig:
     threads: int | Auto = field(
         default="auto",
         metadata={
-            "help": "threads of matrix products, in the whole process; auto: what NumPy's BLAS is "
-            "set up for, one a core unless told"
+            "help": "threads of the kernels, in the whole process; auto: the cores that affinity "
+            "and quota leave, on the reference what NumPy's BLAS is set up for"
         },
     )
     expand: str = field(
@@ -84,9 +86,9 @@ class DeviceConfig:
                 field="device.backend",
             )
         is_count = isinstance(self.threads, int) and not isinstance(self.threads, bool)
-        if self.threads != "auto" and (not is_count or self.threads < 1):
+        if self.threads != "auto" and (not is_count or not 1 <= self.threads <= MAX_THREADS):
             raise ConfigError(
-                "[config] device.threads: expected 'auto' or an integer of at least 1, "
+                f"[config] device.threads: expected 'auto' or an integer, 1 to {MAX_THREADS}, "
                 f"got {self.threads!r}",
                 field="device.threads",
             )

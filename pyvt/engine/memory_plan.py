@@ -3,8 +3,6 @@
 ``build_engine`` makes it before it loads anything, ``pyvt fit`` prints it.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,6 +17,7 @@ from pyvt.errors import ConfigError
 from pyvt.log import get_logger
 from pyvt.models.registry import model_class, model_config
 from pyvt.quant import WeightSettings
+from pyvt.tensor.cores import num_usable_cores
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import available_host_bytes
 from pyvt.weights.loader import decide_expand
@@ -165,7 +164,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         Caps(
             backends=tuple(sorted(backends.available(), key=lambda name: name != backend)),
             dtype=DEFAULT_DTYPE,
-            num_cores=_num_cores(),
+            num_cores=num_usable_cores(),
             max_position_embeddings=shape.max_position_embeddings,
             kv_specs=specs,
             bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
@@ -233,10 +232,3 @@ def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int)
         config.scheduler.max_num_batched_tokens * per_token
         + config.scheduler.max_num_seqs * per_row
     )
-
-
-def _num_cores() -> int:
-    """Return the cores that this process may use; all of them where the system has no such set."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -8,8 +8,6 @@ say what is wanted.
 
 import hashlib
 import json
-import math
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +20,6 @@ from typing import IO, Any
 
 from pyvt.errors import ConfigError
 from pyvt.testing.bench_limits import Limits
-from pyvt.testing.cpu_quota import cpu_quota
 from pyvt.testing.model_cost import ModelCost
 
 Print = Callable[[str], None]
@@ -350,10 +347,3 @@ def file_sha256(path: Path) -> str:
     """Return the identity of a model's file."""
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def usable_threads() -> int:
-    """Return the cores that this process may use, by affinity and by the quota of its group."""
-    quota = cpu_quota()
-    cores = len(os.sched_getaffinity(0))
-    return cores if quota is None else max(1, min(cores, math.ceil(quota)))

@@ -51,6 +51,7 @@ CAPS = Caps(
         (lambda: DeviceConfig(expand="maybe"), "device.expand"),
         (lambda: DeviceConfig(act="q4"), "device.act"),
         (lambda: DeviceConfig(threads=0), "device.threads"),
+        (lambda: DeviceConfig(threads=257), "device.threads"),
         (lambda: DeviceConfig(threads="many"), "device.threads"),
         (lambda: EngineConfig(model=""), "model"),
         (lambda: EngineConfig(model="m", max_model_len=1), "max_model_len"),

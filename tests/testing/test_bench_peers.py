@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pyvt.errors import ConfigError
-from pyvt.testing import bench_peers
 from pyvt.testing.bench_limits import Limits
 from pyvt.testing.bench_peers import (
     LLAMA,
@@ -127,14 +126,3 @@ def test_engine_without_its_python_is_refused_by_name() -> None:
 
     with pytest.raises(ConfigError, match="got /nowhere/python: No such file"):
         measure(engines, ["decode@128"], repeats=1, report=lambda line: None)
-
-
-def test_a_quota_of_the_group_bounds_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_peers.os, "sched_getaffinity", lambda pid: set(range(8)))
-
-    found = []
-    for quota in (None, 0.5, 2.5, 99.0):
-        monkeypatch.setattr(bench_peers, "cpu_quota", lambda quota=quota: quota)
-        found.append(bench_peers.usable_threads())
-
-    assert found == [8, 1, 3, 8]

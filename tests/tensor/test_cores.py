@@ -1,10 +1,12 @@
 """The quota of a control group, version 1 and 2."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from pyvt.testing.cpu_quota import cpu_quota
+from pyvt.tensor import cores
+from pyvt.tensor.cores import cpu_quota
 
 
 def _write(root: Path, files: dict[str, str]) -> Path:
@@ -44,6 +46,23 @@ def _write(root: Path, files: dict[str, str]) -> Path:
         ),
         pytest.param(
             {
+                "proc/self/cgroup": "4:cpu,cpuacct:/x\n",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": "300000\n",
+                "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
+            },
+            3.0,
+            id="version-1-two-controllers",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/x\n",
+                "sys/fs/cgroup/unified/x/cpu.max": "100000 100000\n",
+            },
+            1.0,
+            id="version-2-beside-version-1",
+        ),
+        pytest.param(
+            {
                 "proc/self/cgroup": "4:cpu:/x\n",
                 "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "-1\n",
                 "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000\n",
@@ -55,3 +74,15 @@ def _write(root: Path, files: dict[str, str]) -> Path:
 )
 def test_quota(files: dict[str, str], quota: float | None, tmp_path: Path) -> None:
     assert cpu_quota(_write(tmp_path, files)) == quota
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds a process to cores here")
+def test_a_quota_of_the_group_bounds_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(8)))
+
+    found = []
+    for quota in (None, 0.5, 2.5, 99.0):
+        monkeypatch.setattr(cores, "cpu_quota", lambda quota=quota: quota)
+        found.append(cores.num_usable_cores())
+
+    assert found == [8, 1, 3, 8]
