@@ -35,6 +35,16 @@ if NATIVE_DIR in os.environ:
     _load_native(Path(os.environ[NATIVE_DIR]))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked ``native`` where the compiled module does not load, with the reason."""
+    if item.get_closest_marker("native") is not None:
+        from pyvt import backends
+
+        reason = backends.why_not("cpu")
+        if reason is not None:
+            pytest.skip(f"cpu backend: {reason}")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def reference_again() -> Iterator[None]:
     """After a module of tests the reference is selected again, whatever engines it made."""

@@ -26,9 +26,6 @@ from pyvt.testing.op_cases import ALL_CASES, run_case
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 if backends.why_not("cpu") is None:

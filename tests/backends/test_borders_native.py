@@ -20,9 +20,6 @@ from pyvt.testing.random_blocks import random_weight
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 if backends.why_not("cpu") is None:

@@ -19,9 +19,6 @@ from pyvt.testing.tolerance import compare
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 if backends.why_not("cpu") is None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyvt import backends
 from pyvt.dispatch import use_backend
 from pyvt.dispatch.backend import selected_backend
 from pyvt.layers.forward_batch import ForwardBatch
@@ -20,9 +19,6 @@ from pyvt.worker.prepare_inputs import StepInputs
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 Array = np.ndarray[Any, Any]

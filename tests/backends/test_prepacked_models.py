@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyvt import backends
 from pyvt.config import engine_config
 from pyvt.config.model import ModelConfig
 from pyvt.dispatch import use_backend
@@ -27,9 +26,6 @@ from tests.engine.tiny_model import write_tiny_model
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 CASES = ("llama_biases", "llama_tied", "qwen3", "qwen3_tied")

@@ -11,9 +11,6 @@ from pyvt.dispatch import reference_call_counts, use_backend
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 
 if backends.why_not("cpu") is None:

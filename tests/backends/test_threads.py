@@ -15,9 +15,6 @@ from pyvt import backends
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-    ),
 ]
 if backends.why_not("cpu") is None:
     from pyvt.backends.cpu import _native

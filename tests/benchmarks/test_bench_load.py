@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pyvt import backends
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-)
 def test_resident_memory_is_the_file_the_cache_and_a_fixed_part(smollm2_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.bench_load", "--one", str(smollm2_path)],

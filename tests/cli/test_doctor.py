@@ -84,9 +84,6 @@ def test_doctor_says_which_level_the_cpu_lacks(
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-)
 def test_doctor_of_this_machine_is_sound(run_command: RunCommand) -> None:
     result = run_command("doctor", "--seconds", "0")
 

@@ -7,15 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pyvt import backends
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(
-        backends.why_not("cpu") is not None, reason=f"no native module: {backends.why_not('cpu')}"
-    ),
 ]
 
 REPEATS = "red, green, blue, red, green, blue, red, green, blue, red,"

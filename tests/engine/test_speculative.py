@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pyvt import backends
 from pyvt.errors import ConfigError
 from pyvt.llm import LLM
 from pyvt.outputs import RequestOutput
@@ -153,9 +152,6 @@ def test_stream_gives_the_same_text(plain: LLM, speculating: LLM) -> None:
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"no native module: {backends.why_not('cpu')}"
-)
 def test_native_backend_is_lossless_to_the_bit_of_the_logprobs(folder: str) -> None:
     settings = {"backend": "cpu", "dtype": "f32"}
     params = [

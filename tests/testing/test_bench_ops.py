@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyvt import backends, ops
+from pyvt import ops
 from pyvt.errors import ConfigError
 from pyvt.testing import bench_ops
 from pyvt.testing.bench_limits import LOOPS, Limits, measure_limits
@@ -83,9 +83,6 @@ def test_cases_cover_the_formats_and_have_a_cost() -> None:
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-)
 def test_limits_of_this_machine_are_positive() -> None:
     limits = measure_limits(1)
 

@@ -40,9 +40,6 @@ def bent_norm() -> Iterator[None]:
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-)
 def test_native_backend_is_in_lockstep(path: Path) -> None:
     backends.load("cpu")
     lines: list[str] = []

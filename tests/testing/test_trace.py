@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyvt import backends
 from pyvt.dispatch import Candidate, get_op
 from pyvt.errors import CheckpointError, ConfigError
 from pyvt.models.decoder import DecoderForCausalLM
@@ -116,9 +115,6 @@ def _off_by(out: Any, error: float, rest: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.native
-@pytest.mark.skipif(
-    backends.why_not("cpu") is not None, reason=f"cpu backend: {backends.why_not('cpu')}"
-)
 @pytest.mark.parametrize(("a", "b"), [("numpy", "cpu"), ("cpu", "numpy")])
 @pytest.mark.parametrize("act", ["none", "q8"])
 def test_trace_of_packed_weights_finds_no_difference(
