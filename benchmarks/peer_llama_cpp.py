@@ -1,20 +1,17 @@
 """llama.cpp as a peer of ``pyvt bench peers``: the protocol of ``pyvt/testing/bench_engine.py``.
 
-Runs in a Python that has llama-cpp-python: ``python peer_llama_cpp.py FILE --threads N``. The
-scripts of peers use nothing of pyvt, so that their Python need not have it.
+Runs in a Python that has llama-cpp-python: ``python peer_llama_cpp.py FILE --threads N``.
 """
 
 import argparse
 import ctypes
 import importlib.metadata
-import json
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
+from peer_protocol import serve
 
 CONTEXT = 1024
 MAX_BATCH = 16
@@ -70,6 +67,11 @@ class Model:
             for first in range(0, num_tokens, 512)
         )
 
+    def prefill_alone(self, num_tokens: int) -> float:
+        """Run a prompt with nothing beside it."""
+        self.clear()
+        return self.prefill(num_tokens)
+
     def clear(self) -> None:
         """Forget all sequences."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
@@ -85,31 +87,6 @@ class Model:
         return {"prefill_s": prefill_s, "seconds": seconds}
 
 
-def answer(model: Model, ask: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one line."""
-    match ask["do"]:
-        case "prefill":
-            model.clear()
-            return {"seconds": [model.prefill(ask["tokens"])]}
-        case "decode":
-            return model.decode(ask["context"], ask["steps"])
-        case "batch":
-            return model.decode(ask["context"], ask["steps"], ask["sequences"])
-        case "memory":
-            return memory_use()
-    raise ValueError(f"unknown request {ask['do']!r}")
-
-
-def memory_use() -> dict[str, int]:
-    """Return the resident and the peak bytes of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return {
-        "resident_bytes": int(fields["VmRSS"].split()[0]) * 1024,
-        "peak_bytes": int(fields["VmHWM"].split()[0]) * 1024,
-    }
-
-
 def main() -> None:
     """Load the file and answer until the input ends."""
     parser = argparse.ArgumentParser()
@@ -121,10 +98,7 @@ def main() -> None:
     start = time.perf_counter()
     model = Model(args.path, args.threads)
     version = importlib.metadata.version("llama-cpp-python")
-    ready = {"name": f"llama.cpp (llama-cpp-python {version})"}
-    print(json.dumps(ready | {"load_s": time.perf_counter() - start}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(model, json.loads(line))), flush=True)
+    serve(model, f"llama.cpp (llama-cpp-python {version})", time.perf_counter() - start)
 
 
 if __name__ == "__main__":

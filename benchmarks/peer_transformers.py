@@ -5,14 +5,12 @@ Runs in a Python that has torch and transformers:
 """
 
 import argparse
-import json
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from peer_protocol import serve
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -32,6 +30,10 @@ class Model:
         output = self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return time.perf_counter() - start, output.past_key_values
 
+    def prefill_alone(self, num_tokens: int) -> float:
+        """Run a prompt with nothing beside it."""
+        return self.run(1, num_tokens, None)[0]
+
     def decode(self, context: int, num_steps: int, num_sequences: int = 1) -> dict[str, Any]:
         """Return the seconds of prompts of ``context`` tokens, then of each step."""
         prefill_s, cache = self.run(num_sequences, context, None)
@@ -40,30 +42,6 @@ class Model:
             spent, cache = self.run(num_sequences, 1, cache)
             seconds.append(spent)
         return {"prefill_s": prefill_s, "seconds": seconds}
-
-
-def answer(model: Model, ask: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one line."""
-    match ask["do"]:
-        case "prefill":
-            return {"seconds": [model.run(1, ask["tokens"], None)[0]]}
-        case "decode":
-            return model.decode(ask["context"], ask["steps"])
-        case "batch":
-            return model.decode(ask["context"], ask["steps"], ask["sequences"])
-        case "memory":
-            return memory_use()
-    raise ValueError(f"unknown request {ask['do']!r}")
-
-
-def memory_use() -> dict[str, int]:
-    """Return the resident and the peak bytes of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return {
-        "resident_bytes": int(fields["VmRSS"].split()[0]) * 1024,
-        "peak_bytes": int(fields["VmHWM"].split()[0]) * 1024,
-    }
 
 
 def main() -> None:
@@ -79,9 +57,7 @@ def main() -> None:
     with torch.inference_mode():
         model = Model(args.path, args.dtype)
         name = f"transformers {transformers.__version__}, torch {torch.__version__}"
-        print(json.dumps({"name": name, "load_s": time.perf_counter() - start}), flush=True)
-        for line in sys.stdin:
-            print(json.dumps(answer(model, json.loads(line))), flush=True)
+        serve(model, name, time.perf_counter() - start)
 
 
 if __name__ == "__main__":
