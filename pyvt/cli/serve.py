@@ -47,7 +47,12 @@ def serve_command(model: str, **options: Any) -> None:
             engine = build_engine(engine_config(str(path), **settings), progress=progress)
         return AsyncLLM.from_engine(engine, max_requests=config.max_queued_requests)
 
-    serve(state, sock, load, lambda url: _tell(state, model, url))
+    say(f"loading    {model}")
+    serve(state, sock, load, lambda url: _tell(state, model, url), _tell_drain)
+
+
+def _tell_drain(num_unfinished: int) -> None:
+    say(f"stopping   {num_unfinished} requests are being finished; Ctrl-C again ends at once")
 
 
 def _tell(state: ServerState, model: str, url: str) -> None:

@@ -92,6 +92,7 @@ def serve(
     sock: socket.socket,
     load: Callable[[], AsyncLLM],
     on_ready: Callable[[str], None],
+    on_drain: Callable[[int], None],
 ) -> None:
     """Serve until a signal comes; the engine has ended when it returns.
 
@@ -100,12 +101,13 @@ def serve(
         sock: bound, see ``listen``.
         load: loads the model; runs on a thread while the server already answers.
         on_ready: told the URL when requests are taken.
+        on_drain: told how many requests are unfinished when the first signal has come.
 
     Raises:
         PyvtError: the model could not be loaded.
     """
     try:
-        asyncio.run(_serve(state, sock, load, on_ready))
+        asyncio.run(_serve(state, sock, load, on_ready, on_drain))
     finally:
         sock.close()
         if state.config.uds is not None:
@@ -117,6 +119,7 @@ async def _serve(
     sock: socket.socket,
     load: Callable[[], AsyncLLM],
     on_ready: Callable[[str], None],
+    on_drain: Callable[[int], None],
 ) -> None:
     server = UnsignalledServer(uvicorn_config(state))
     running = asyncio.ensure_future(server.serve(sockets=[sock]))
@@ -125,6 +128,7 @@ async def _serve(
     def on_signal() -> None:
         if ending:
             _exit_at_once(state)
+        on_drain(state.num_unfinished)
         ending.append(asyncio.ensure_future(_drain(state, server)))
 
     loop = asyncio.get_running_loop()
@@ -148,7 +152,6 @@ async def _serve(
 async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
     """Let running requests end, then stop the server."""
     state.is_draining = True
-    log.info("draining: %d requests are unfinished", state.num_unfinished)
     await _until_idle(state, state.config.shutdown_timeout_s)
     if state.num_unfinished:
         log.warning("aborting %d requests after the drain", state.num_unfinished)

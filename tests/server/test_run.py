@@ -271,12 +271,15 @@ def test_process_ends_at_once_on_a_second_signal(tiny_model: Path) -> None:
 def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> None:
     server = Process(tiny_model)
     server.process.send_signal(signal.SIGTERM)
+    assert server.process.stderr is not None
+    server.lines += [line.rstrip() for line in server.process.stderr]
     server.end()
 
     words = [line.split()[0] for line in server.lines]
-    assert words == ["model", "context", "detected", "url", "try"]
-    assert "tiny-llama" in server.lines[0]
-    assert "128 tokens" in server.lines[1]
+    assert words == ["loading", "model", "context", "detected", "url", "try", "stopping"]
+    assert "tiny-llama" in server.lines[1]
+    assert "128 tokens" in server.lines[2]
+    assert "0 requests" in server.lines[-1]
 
 
 def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:

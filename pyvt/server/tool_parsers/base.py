@@ -8,6 +8,7 @@ A parser gets the answer's text in pieces, cut anywhere, and returns events. The
 4. A call that the end of the text cuts keeps the arguments it has; the caller reports the length.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -32,7 +33,7 @@ class ToolParser(Protocol):
         ...
 
 
-class TriggeredParser:
+class TriggeredParser(ABC):
     """Content until one of ``triggers`` occurs, then whatever the dialect has in ``_inside``.
 
     A dialect consumes ``_buffer``. It leaves a call by ``_leave`` or, where nothing was told of it
@@ -67,17 +68,17 @@ class TriggeredParser:
             self._events.append(Content(self._space))
         return self._take()
 
+    @abstractmethod
     def _begin(self, trigger: str) -> None:
         """Get ready for a call; ``_buffer`` goes on after the trigger."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _inside(self) -> bool:
         """Read on in a call; returns whether there is something left to look at."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cut(self) -> None:
         """End a call in whose middle the text ended; what stays in ``_buffer`` becomes content."""
-        raise NotImplementedError
 
     def _take(self) -> list[Event]:
         taken, self._events = self._events, []
