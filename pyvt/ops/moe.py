@@ -146,38 +146,23 @@ def _fused_experts(
     down: Experts,
     act: str,
 ) -> None:
+    accum = accum_dtype(x, expert_weights)
     step = max(1, _MAX_PAIRS // max(1, expert_ids.shape[1]))
     for start in range(0, len(x), step):
         tokens = slice(start, start + step)
-        _add_up_experts(
-            out[tokens], x[tokens], expert_ids[tokens], expert_weights[tokens], gate, up, down, act
-        )
-
-
-def _add_up_experts(
-    out: Array,
-    x: Array,
-    expert_ids: Array,
-    expert_weights: Array,
-    gate: Experts,
-    up: Experts,
-    down: Experts,
-    act: str,
-) -> None:
-    accum = accum_dtype(x, expert_weights)
-    wide = x.astype(accum)
-    parts = np.empty((*expert_ids.shape, x.shape[1]), accum)
-    for expert in np.unique(expert_ids).tolist():
-        chosen = expert_ids == expert
-        rows = wide[np.nonzero(chosen)[0]]
-        hidden = _product(rows, gate, expert, act)
-        SILU.reference_kernel(hidden, hidden)
-        hidden *= _product(rows, up, expert, act)
-        parts[chosen] = _product(hidden, down, expert, act)
-    total = np.zeros(x.shape, accum)
-    for k in range(expert_ids.shape[1]):
-        total += expert_weights[:, k, None].astype(accum) * parts[:, k]
-    round_into(out, total)
+        wide, ids = x[tokens].astype(accum), expert_ids[tokens]
+        parts = np.empty((*ids.shape, x.shape[1]), accum)
+        for expert in np.unique(ids).tolist():
+            chosen = ids == expert
+            rows = wide[np.nonzero(chosen)[0]]
+            hidden = _product(rows, gate, expert, act)
+            SILU.reference_kernel(hidden, hidden)
+            hidden *= _product(rows, up, expert, act)
+            parts[chosen] = _product(hidden, down, expert, act)
+        total = np.zeros(wide.shape, accum)
+        for k in range(ids.shape[1]):
+            total += expert_weights[tokens, k, None].astype(accum) * parts[:, k]
+        round_into(out[tokens], total)
 
 
 def _product(rows: Array, weight: Experts, expert: int, act: str) -> Array:

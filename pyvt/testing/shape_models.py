@@ -52,6 +52,16 @@ _QWEN3_MOE = _QWEN3 | {
     "tie_word_embeddings": False,
     "norm_topk_prob": True,
 }
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         **_QWEN3,
@@ -80,30 +90,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 768,
     },
     # Small enough for a test.
+    "tiny": _QWEN3 | _TINY,
     "tiny-moe": {
         **_QWEN3_MOE,
-        "vocab_size": 512,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "max_position_embeddings": 2048,
+        **_TINY,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 256,
-    },
-    "tiny": {
-        **_QWEN3,
-        "vocab_size": 512,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "max_position_embeddings": 2048,
     },
 }
 
@@ -225,7 +218,9 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))
         num_rows = int(np.prod(shape[:-1]))
         offset = round_up(offset + num_rows * dtype.row_bytes(shape[-1]), _ALIGNMENT)
-    pairs = [gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()]
+    pairs = [
+        gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()
+    ]
     header = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs))
     header += b"".join(pairs) + b"".join(infos)
     with path.open("wb") as file:
