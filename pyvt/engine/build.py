@@ -4,6 +4,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
+from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
@@ -41,6 +42,7 @@ from pyvt.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from pyvt.structured import GrammarCompiler
+    from pyvt.tokenizer import ChatTemplate
 
 log = get_logger(__name__)
 
@@ -85,7 +87,6 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         )
         namespace = namespace_of(files, planned)
         tokenizer = made.result()
-        chat_template = _chat_template(files, tokenizer)
         # The tokenizer and the namespace have read of the file what the loader had let go of.
         files.source.release()
     finally:
@@ -102,7 +103,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         core,
         InputProcessor(
             tokenizer,
-            chat_template,
+            _chat_template(files.chat_templates, tokenizer),
             limits,
             lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
@@ -241,10 +242,17 @@ def _tokenizer(files: ModelFiles) -> Tokenizer:
     return hf_tokenizer(files.tokenizer_json, None if config is None else dict(config))
 
 
-def _chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
-    if not files.chat_templates:
-        return None
-    return ChatTemplate.for_tokenizer(files.chat_templates, tokenizer)
+def _chat_template(
+    sources: Mapping[str, str], tokenizer: Tokenizer
+) -> Callable[[], "ChatTemplate"] | None:
+    """Return what makes the model's templates; what renders them is loaded only for chats."""
+
+    def make() -> "ChatTemplate":
+        from pyvt.tokenizer import ChatTemplate
+
+        return ChatTemplate.for_tokenizer(sources, tokenizer)
+
+    return make if sources else None
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

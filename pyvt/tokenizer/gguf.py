@@ -27,7 +27,7 @@ from pyvt.tokenizer.base import Tokenizer
 from pyvt.tokenizer.fast import FastTokenizer
 from pyvt.tokenizer.gguf_keys import TokenizerKeys
 from pyvt.tokenizer.spm import SpmTokenizer
-from pyvt.tokenizer.vocabulary import Spelling, Vocabulary
+from pyvt.tokenizer.vocabulary import PackedTexts, Spelling, Vocabulary
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -110,7 +110,7 @@ def _vocabulary(keys: TokenizerKeys, spelling: Spelling, strips_first_space: boo
     unknown_ids = np.flatnonzero(types == _UNKNOWN).tolist()
     return Vocabulary(
         size=len(texts),
-        text_of=lambda token_id: texts[token_id] if 0 <= token_id < len(texts) else None,
+        text_of=PackedTexts(texts),
         spelling=spelling,
         added={i: texts[i] for i in added if texts[i]},
         special_ids=frozenset(special),
