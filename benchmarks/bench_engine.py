@@ -20,7 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -220,7 +220,10 @@ def null_worker(num_reqs: int) -> ModelRunner:
         layer_groups=(),
     )
     model: Any = NullModel(num_reqs)
-    return ModelRunner(model, cache, config)
+    runner = ModelRunner(model, cache, config)
+    # A model without ops has nothing to record.
+    runner.graphs.backend = replace(runner.graphs.backend, make_plan=None)
+    return runner
 
 
 def events(scale: int) -> Iterator[Line]:
