@@ -289,7 +289,7 @@ def memory(scale: int) -> Iterator[Line]:
     thread.shutdown()
     half = sizes[num_batches // 2 :]
     slope = float(np.polyfit(np.arange(len(half)) * batch, half, 1)[0])
-    yield Line(f"resident size over {num_batches * batch:,} requests", slope, "KiB/request")
+    yield Line(f"resident size over {num_batches * batch:,} requests", slope, "KiB/request", 0.1)
     yield Line("threads at the end", threading.active_count(), "")
 
 
