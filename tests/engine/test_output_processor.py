@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvt.engine.output_processor import StopChecker
+from pyvt.sampling_params import SamplingParams
 from tests.engine.engines import EOS, engine_of, forced, run, texts
 
 EMOJI = "😀".encode()
