@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -29,7 +30,6 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
-from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import trim_heap
@@ -40,6 +40,9 @@ from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from pyvt.structured import GrammarCompiler
 
 log = get_logger(__name__)
 
@@ -115,7 +118,7 @@ def build_engine(
             tokenizer,
             chat_template,
             limits,
-            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+            lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
@@ -135,6 +138,15 @@ def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> 
             "[config] cache.enable_prefix_caching: expected true with a KV connector, got false",
             field="cache.enable_prefix_caching",
         )
+
+
+def _grammar_compiler(
+    tokenizer: Tokenizer, vocab_size: int, limits: InputLimits
+) -> "GrammarCompiler":
+    """Return a compiler of grammars; its library is loaded only where somebody asks for one."""
+    from pyvt.structured import GrammarCompiler
+
+    return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
 
 
 def make_scheduler(
