@@ -140,7 +140,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except PyvtError as error:
         code = EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
-        return _end(code, _as_options(str(error), flags), error)
+        return _end(code, as_options(str(error), flags), error)
     except MemoryError as error:
         return _end(EXIT_FAILED, f"out of memory: {error or 'no more could be had'}", error)
     except Exception as error:
@@ -156,7 +156,7 @@ def _flags_of(command: click.Command) -> dict[str, str]:
     return flags | {p.name: p.opts[-1] for p in command.params if p.name and p.opts[-1][0] == "-"}
 
 
-def _as_options(text: str, flags: dict[str, str]) -> str:
+def as_options(text: str, flags: dict[str, str]) -> str:
     """Return the text of an error with settings called by their options.
 
     Only names that are no plain words, such as ``max_model_len`` and ``device.act``, and nothing in

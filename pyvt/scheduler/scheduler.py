@@ -33,7 +33,7 @@ from pyvt.scheduler.step import StepPlan
 from pyvt.scheduler.transfers import Transfers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SchedulerStats:
     """The queues and the cache at one moment; preemptions and the prefix cache since the start.
 

@@ -117,10 +117,11 @@ class GraphRunner:
         None where the plan has none, or where logits are not finite: the sampler then looks itself.
         """
         recorded = self._replayed
-        if recorded is None or recorded.num_bad.any():
+        if recorded is None or any(recorded.num_bad.tolist()):
             return None
-        tokens: list[int] = recorded.best[step.batch.logits_indices].tolist()
-        return tokens
+        tokens: list[int] = recorded.best.tolist()
+        indices = step.batch.logits_indices
+        return tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
 
     def _run_eagerly(self, step: StepInputs) -> Array:
         """Run a step op by op; its large arrays stay in the pool, not in a heap of holes."""

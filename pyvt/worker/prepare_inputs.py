@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 NO_DRAFTS: Mapping[str, tuple[int, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepInputs:
     """What a step runs on.
 
