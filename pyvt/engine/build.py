@@ -23,6 +23,7 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.engine.memory_plan import Plan, plan
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import CheckpointError, ConfigError, RequestError
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.log import get_logger
 from pyvt.models.registry import load_model
 from pyvt.sampling_params import SamplingParams
@@ -46,16 +47,25 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+MakeConnector = Callable[[int, tuple[CacheGroup, ...]], KVConnector]
+
 # Of each tensor, in the digest that tells checkpoints apart.
 _DIGESTED_BYTES = 1024
 
 
-def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> LLMEngine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    progress: Progress | None = None,
+    make_connector: MakeConnector | None = None,
+) -> LLMEngine:
     """Load a model and return an engine for it.
 
     Args:
         config: the settings; ``auto`` is resolved here.
         progress: called with the bytes of weights that are loaded and their sum.
+        make_connector: makes what loads and stores KV beyond the engine's blocks, of their size
+            and the cache groups; it needs the prefix cache, whose names of blocks it uses.
 
     Raises:
         CheckpointError: the model's files are damaged or incomplete.
@@ -63,6 +73,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         UnsupportedError: the architecture, a format or the tokenizer is not supported.
     """
     start_s = time.perf_counter()
+    _check_named(config, make_connector)
     num_threads = config.device.threads
     files = open_model(config.model)
     # A tokenizer takes as long as the weights, most of it with one core.
@@ -96,8 +107,10 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     cache = allocate_kv_cache(
         planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size
     )
-    scheduler = make_scheduler(config, cache.groups, namespace)
-    core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config))
+    size = config.cache.block_size
+    connector = make_connector(size, cache.groups) if make_connector is not None else None
+    scheduler = make_scheduler(config, cache.groups, namespace, connector)
+    core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config, connector=connector))
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
@@ -112,14 +125,19 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         default_params=default_params(planned.model_config.sampling_defaults),
         model_load_ms=(time.perf_counter() - start_s) * 1000,
     )
-    log.info(
-        "engine ready model=%s backend=%s dtype=%s load_ms=%.0f",
-        files.path,
-        config.device.backend,
-        config.device.dtype,
-        engine.model_load_ms,
-    )
+    device = config.device
+    told = (files.path, device.backend, device.dtype, engine.model_load_ms)
+    log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
     return engine
+
+
+def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:
+    """Check that blocks have the names by which a connector knows them."""
+    if make_connector is not None and not config.cache.enable_prefix_caching:
+        raise ConfigError(
+            "[config] cache.enable_prefix_caching: expected true with a KV connector, got false",
+            field="cache.enable_prefix_caching",
+        )
 
 
 def _grammar_compiler(
@@ -132,7 +150,10 @@ def _grammar_compiler(
 
 
 def make_scheduler(
-    config: EngineConfig, groups: tuple[CacheGroup, ...], namespace: Namespace
+    config: EngineConfig,
+    groups: tuple[CacheGroup, ...],
+    namespace: Namespace,
+    connector: KVConnector | None = None,
 ) -> Scheduler:
     """Return the scheduler of a resolved config."""
     assert config.cache.num_blocks != "auto", "the config is resolved"
@@ -150,7 +171,13 @@ def make_scheduler(
     )
     has_cache = config.cache.enable_prefix_caching
     hasher = BlockHasher(config.cache.block_size, namespace) if has_cache else None
-    return Scheduler(config.scheduler, manager, hasher=hasher, watermark=config.cache.watermark)
+    return Scheduler(
+        config.scheduler,
+        manager,
+        hasher=hasher,
+        watermark=config.cache.watermark,
+        connector=connector,
+    )
 
 
 def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
