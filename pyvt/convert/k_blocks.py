@@ -2,7 +2,7 @@
 
 The scale of a sub-block is searched: candidates a little above and below the plain one give codes,
 codes give the best scale (and min) by weighted least squares, and the candidate of the least error
-wins. Scales and mins are then rounded to the bits that a superblock has for them, and the codes are
+wins; with mins, the next candidate counts from the best one so far. Scales and mins are then rounded to the bits that a superblock has for them, and the codes are
 made anew from what was stored.
 
 1. ``q4_k``, ``q5_k``: 8 sub-blocks of 32, ``x ≈ scale · code + min`` with ``min <= 0``; weights are
@@ -117,23 +117,23 @@ def _search_affine(columns: Array, form: _Affine) -> tuple[Array, Array]:
     magnitudes = np.maximum(high, -low)
     # Values of about 1 have products that f32 holds.
     x = columns * _inverse(magnitudes)
-    low, span = low * _inverse(magnitudes), (high - low) * _inverse(magnitudes)
+    high, low = high * _inverse(magnitudes), low * _inverse(magnitudes)
+    span = high - low
     weights = np.abs(x)
     weights += np.sqrt(np.einsum("sn,sn->n", x, x) / np.float32(len(x)))
     weighted = weights * x
     sum_w, sum_x = weights.sum(axis=0, dtype=np.float32), weighted.sum(axis=0, dtype=np.float32)
     sum_w, sum_x = sum_w.astype(np.float64), sum_x.astype(np.float64)
-    shares = x
-    shares -= low
-    shares *= _inverse(span)
     best_scale, best_low = span.astype(np.float64) / form.top, low.astype(np.float64)
     best_gain = np.full(len(span), -np.inf)
     codes, product = np.empty_like(x), np.empty_like(x)
     for candidate in form.candidates:
-        np.multiply(shares, np.float32(candidate), out=codes)
+        # Codes are counted from the best low so far, which moves away from the least value.
+        low = best_low.astype(np.float32)
+        np.subtract(x, low, out=codes)
+        codes *= np.float32(candidate) * _inverse(high - low)
         np.rint(codes, out=codes)
-        if candidate > form.top:
-            np.minimum(codes, np.float32(form.top), out=codes)
+        np.clip(codes, 0, form.top, out=codes)
         sum_xl = np.multiply(weighted, codes, out=product).sum(axis=0).astype(np.float64)
         sum_l = np.multiply(weights, codes, out=product).sum(axis=0).astype(np.float64)
         sum_ll = np.multiply(product, codes, out=product).sum(axis=0).astype(np.float64)
