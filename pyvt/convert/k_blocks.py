@@ -2,8 +2,9 @@
 
 The scale of a sub-block is searched: candidates a little above and below the plain one give codes,
 codes give the best scale (and min) by weighted least squares, and the candidate of the least error
-wins; with mins, the next candidate counts from the best one so far. Scales and mins are then rounded to the bits that a superblock has for them, and the codes are
-made anew from what was stored.
+wins; with mins, the next candidate counts from the best one so far. Scales and mins are then
+rounded to the bits that a superblock has for them, and the codes are made anew from what was
+stored.
 
 1. ``q4_k``, ``q5_k``: 8 sub-blocks of 32, ``x ≈ scale · code + min`` with ``min <= 0``; weights are
    ``rms + |x|``.
