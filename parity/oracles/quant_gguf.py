@@ -93,7 +93,7 @@ def _quant_linear(a: Arrays) -> Arrays:
 
 
 ORACLES = {
-    "dequantize": Oracle("gguf.quants.dequantize", _dequantize),
+    "dequantize": Oracle("gguf.quants.dequantize; torch for blocks with an f32 scale", _dequantize),
     "quant_embedding": Oracle("gguf.quants.dequantize of the rows", _quant_embedding),
     "quantize_q8_rows": Oracle("torch.fake_quantize_per_channel_affine", _quantize_q8_rows),
     "quant_linear": Oracle(
