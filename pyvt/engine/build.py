@@ -36,6 +36,7 @@ from pyvt.tensor.memory import trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
+from pyvt.weights.quantized import QuantizedSource
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import allocate_kv_cache
@@ -188,10 +189,13 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
     """
     config = planned.config
     weights = blake3()
-    for name in sorted(files.source.names()):
-        info = files.source.info(name)
+    source = files.source
+    # What is laid out anew at load is looked at as it is stored.
+    source = source.stored if isinstance(source, QuantizedSource) else source
+    for name in sorted(source.names()):
+        info = source.info(name)
         weights.update(f"{name} {info.dtype} {info.shape}\n".encode())
-        weights.update(_first_bytes(files.source.get(name)))
+        weights.update(_first_bytes(source.get(name)))
     groups = cache_groups(planned.kv_specs)
     layout = [
         (g.kind, g.layers, g.window, planned.kv_specs[g.layers[0]].layer_shape[:2]) for g in groups

@@ -41,6 +41,8 @@ _QWEN35 = (
 )
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Each digit by itself, then GPT-2's own regex.
+DIGITS_FIRST = (r"\p{N}", _GPT2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "qwen2": PreTokenizer((_QWEN2,), is_nfc=True),
     "qwen35": PreTokenizer((_QWEN35,), is_nfc=True),
     "llama-bpe": PreTokenizer((_LLAMA3,), ignore_merges=True, adds_bos=True),
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
+    "smollm": PreTokenizer(DIGITS_FIRST),
 }
 
 STOP_TEXTS = frozenset(
