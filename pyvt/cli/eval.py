@@ -9,7 +9,7 @@ import click
 
 from pyvt.cli.args import field_options, given
 from pyvt.cli.model_path import model_path
-from pyvt.cli.session import DEVICE_FIELDS
+from pyvt.cli.session import ENGINE_OPTIONS
 from pyvt.cli.terminal import counting, loading
 from pyvt.config import DeviceConfig, engine_config
 from pyvt.engine.build import build_engine
@@ -20,6 +20,7 @@ from pyvt.llm import LLM
 from pyvt.models.registry import model_config
 from pyvt.weights.resolve import open_model
 
+DEVICE_FIELDS = ENGINE_OPTIONS[DeviceConfig]
 _MAX_TEXT_BYTES = 256 << 20
 
 

@@ -225,7 +225,9 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))
         num_rows = int(np.prod(shape[:-1]))
         offset = round_up(offset + num_rows * dtype.row_bytes(shape[-1]), _ALIGNMENT)
-    pairs = [gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()]
+    pairs = [
+        gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()
+    ]
     header = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs))
     header += b"".join(pairs) + b"".join(infos)
     with path.open("wb") as file:
