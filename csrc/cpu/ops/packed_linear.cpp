@@ -46,8 +46,7 @@ class Product {
                from_.length);
     PYVT_CHECK(op, to_.num_rows == from_.num_rows && to_.length == tiles.num_rows,
                "out: wrong shape");
-    PYVT_CHECK(op,
-               !is_q8 || (tiles.format.int8 != nullptr && tiles.format.int8->direct[0] != nullptr),
+    PYVT_CHECK(op, !is_q8 || tiles.format.takes_codes(),
                "act: q8 needs a weight in blocks with integer codes");
     is_in_place_ =
         !is_q8 && x.dtype == DType::kF32 && x.is_dense(1) && (x.rank <= 2 || x.is_dense());
