@@ -95,8 +95,8 @@ def fused_experts(
     ``out[t] = Σₖ expert_weights[t, k] · down(silu(gate(x[t])) · up(x[t]))`` with the matrices of
     expert ``expert_ids[t, k]``. All between is in f32 (f64 where an input is f64), the sum goes by
     k, and ``out`` is rounded once. With ``act="q8"`` the input of a product with blocks, ``x`` or
-    the hidden row, is quantised first, as ``quant_linear`` does; products with plain weights are
-    not.
+    the hidden row, is quantised first, as ``quant_linear`` does; not before plain weights, nor
+    before a format without integer codes.
 
     Args:
         x: ``[T, H]`` f64|f32|bf16|f16.

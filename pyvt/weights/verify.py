@@ -42,6 +42,8 @@ _F16_SCALES: dict[DType, tuple[int, ...]] = {
 _E8M0_NAN = 0xFF
 _E4M3_NAN = 0x7F
 _UE4M3_SIGN = 0x80
+# A layer with one of these has other tensors than the layers without.
+_MARKS = ("mlp.experts.",)
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.", re.ASCII)
 
 
@@ -123,21 +125,38 @@ def _bad_scaled_blocks(dtype: DType, blocks: Array) -> Array:
 
 
 def _check_layers(infos: Mapping[str, TensorInfo]) -> Iterator[Finding]:
-    """Find tensors that some layer lacks or has in another shape than the first layer's."""
-    first: dict[str, TensorInfo] = {}
-    layers: dict[str, set[int]] = {}
+    """Find tensors that some layer lacks or has in another shape than the first layer of its kind.
+
+    Layers of a kind have the same marks among their names.
+    """
+    layers: dict[int, dict[str, TensorInfo]] = {}
     for name, info in infos.items():
         match = _LAYER.match(name)
-        if match is None:
-            continue
-        suffix = name[match.end() :]
-        layers.setdefault(suffix, set()).add(int(match[1]))
-        other = first.setdefault(suffix, info)
-        if other.shape != info.shape:
-            yield Finding(info.path, name, f"shape {info.shape}, {other.name} has {other.shape}")
-    num_layers = 1 + max((max(numbers) for numbers in layers.values()), default=-1)
-    for suffix, numbers in layers.items():
-        if len(numbers) != num_layers:
-            missing = next(number for number in range(num_layers) if number not in numbers)
+        if match is not None:
+            layers.setdefault(int(match[1]), {})[name[match.end() :]] = info
+    kinds: dict[tuple[bool, ...], dict[int, dict[str, TensorInfo]]] = {}
+    for number, tensors in sorted(layers.items()):
+        kind = tuple(any(mark in suffix for suffix in tensors) for mark in _MARKS)
+        kinds.setdefault(kind, {})[number] = tensors
+    gap = next((n for n in range(len(layers)) if n not in layers), None)
+    if gap is not None:
+        next(iter(kinds.values()))[gap] = {}
+    for alike in kinds.values():
+        yield from _check_alike(alike)
+
+
+def _check_alike(layers: Mapping[int, Mapping[str, TensorInfo]]) -> Iterator[Finding]:
+    """Find in layers of one kind, by number, what differs."""
+    first: dict[str, TensorInfo] = {}
+    for tensors in layers.values():
+        for suffix, info in tensors.items():
+            other = first.setdefault(suffix, info)
+            if other.shape != info.shape:
+                yield Finding(
+                    info.path, info.name, f"shape {info.shape}, {other.name} has {other.shape}"
+                )
+    for suffix, info in first.items():
+        missing = next((n for n, tensors in layers.items() if suffix not in tensors), None)
+        if missing is not None:
             name = f"model.layers.{missing}.{suffix}"
-            yield Finding(first[suffix].path, name, "missing, other layers have it")
+            yield Finding(info.path, name, "missing, other layers have it")

@@ -11,6 +11,8 @@ import pytest
 from pyvt.tensor.dtype import GGUF_BLOCKS, MXFP4, NVFP4, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_gguf, write_safetensors
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_runs import write_case
 from pyvt.weights import open_model, verify, verify_model
 from pyvt.weights.verify import count_not_finite
 
@@ -113,6 +115,23 @@ def test_verify_layer_without_a_tensor_is_found(tmp_path: Path) -> None:
     findings = [finding.tensor for finding in verify_model(folder(tmp_path, **tensors))]
 
     assert findings == ["model.layers.1.mlp.down_proj.weight"]
+
+
+@pytest.mark.parametrize("marked", ["", "experts."])
+def test_verify_layer_that_is_not_there_is_found(tmp_path: Path, marked: str) -> None:
+    names = [f"model.layers.{i}.mlp.{marked}up_proj.weight" for i in (0, 1, 10**9)]
+    tensors = dict.fromkeys(names, np.zeros(2, np.float32))
+
+    findings = [finding.tensor for finding in verify_model(folder(tmp_path, **tensors))]
+
+    assert findings == [f"model.layers.2.mlp.{marked}up_proj.weight"]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_verify_layers_with_experts_and_without_are_both_sound(tmp_path: Path, kind: str) -> None:
+    path = write_case(MODEL_CASES_BY_NAME["qwen3_moe_some_dense"], tmp_path, kind=kind)
+
+    assert list(verify_model(open_model(path))) == []
 
 
 def test_verify_layer_of_another_shape_is_found(tmp_path: Path) -> None:
