@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.config.model import ModelConfig
+from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import CheckpointError, UnsupportedError, did_you_mean
 from pyvt.log import get_logger
 from pyvt.models.decoder import DecoderForCausalLM
@@ -187,4 +188,7 @@ def load_model(
     )
     for module in model.modules():
         module.after_load(settings)
+    packer = selected_backend().prepack
+    if packer is not None:
+        packer.release_rest()
     return LoadedModel(model=model, config=config, report=report, expand=decision)

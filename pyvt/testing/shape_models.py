@@ -18,6 +18,7 @@ import numpy as np
 
 from pyvt import envs
 from pyvt.config.model import FAMILIES, ModelConfig
+from pyvt.convert.mixes import FALLBACKS
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.mathutil import round_up
 from pyvt.tensor.dtype import DType, dtype_named
@@ -63,6 +64,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "head_dim": 128,
         "max_position_embeddings": 40960,
+    },
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
     },
     # A quarter of the layers of Qwen3-30B-A3B: two engines fit into 24 GB with it.
     "qwen3-30b-a3b-quarter": {
@@ -161,11 +177,10 @@ class ShapeModel:
         num_layers = SHAPES[self.shape]["num_hidden_layers"]
         for name, shape in self.case.shapes().items():
             is_matrix = len(shape) == 2 and not name.endswith(_ROUTER)
-            yield (
-                name,
-                shape,
-                dtype_named(MIXES[self.mix](name, num_layers) if is_matrix else "f32"),
-            )
+            dtype = dtype_named(MIXES[self.mix](name, num_layers) if is_matrix else "f32")
+            while shape[-1] % dtype.block_size:
+                dtype = dtype_named(FALLBACKS[dtype.name])
+            yield name, shape, dtype
 
     def gguf(self) -> Path:
         """Return the GGUF file of the model, written where it is not there."""

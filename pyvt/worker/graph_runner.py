@@ -109,7 +109,8 @@ class GraphRunner:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
         recorded, indices = self._replayed, step.batch.logits_indices
         if recorded is None:
-            with allocating(self._eager_pool.empty_if_large):
+            # Of the pool of plans, whose logits are as large.
+            with allocating(self.pool.empty_if_large):
                 return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 

@@ -119,3 +119,13 @@ def test_cost_of_experts_is_that_of_those_that_a_token_gets() -> None:
         cost = ModelCost.of(path)
         assert cost.layer_ops == {"f32": 2 * 2 * layer}
         assert cost.step_bytes == 4 * (2 * layer + vocab * hidden)
+
+
+def test_rows_that_are_no_multiple_of_a_block_fall_back_as_llama_cpp_does() -> None:
+    model = ShapeModel.named("shape:smollm2-135m:q4_k_m")
+
+    formats = {name: dtype.name for name, _, dtype in model.tensors()}
+
+    assert formats["model.embed_tokens.weight"] == "q8_0"
+    assert formats["model.layers.9.self_attn.q_proj.weight"] == "q5_0"
+    assert formats["model.layers.5.mlp.down_proj.weight"] == "q6_k"
