@@ -31,14 +31,13 @@ from pyvt.testing.model_cases import (
 )
 
 GOLDENS = Path(__file__).with_name("goldens")
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 def build_model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
-    family = case.config["model_type"]
     settings = {k: v for k, v in case.config.items() if k not in ("model_type", "architectures")}
-    config = transformers.CONFIG_MAPPING[family](**settings, attn_implementation="eager")
-    model = getattr(module, ARCHITECTURES[family])(config)
+    kind = transformers.CONFIG_MAPPING[case.config["model_type"]]
+    config = kind(**settings, attn_implementation="eager")
+    model = getattr(module, case.config["architectures"][0])(config)
     weights = {k: torch.from_numpy(v) for k, v in case.weights().items()}
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
@@ -72,7 +71,7 @@ def _rotary(model: Any) -> dict[str, np.ndarray]:
 
 def dump(case: ModelCase) -> ModelGolden:
     """Return the golden of a case."""
-    family = case.config["model_type"]
+    family = case.config["model_type"].removesuffix("_text")
     plain = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     narrow = build_model(case, plain, torch.float32)
     wide = build_model(case, modeling(family), torch.float64)
@@ -88,7 +87,7 @@ def dump(case: ModelCase) -> ModelGolden:
         case=case.name,
         weights_sha256=weights_sha256(case.weights()),
         oracle={
-            "callable": f"transformers.{ARCHITECTURES[family]}",
+            "callable": f"transformers.{case.config['architectures'][0]}",
             "attention": "eager",
             "f64": f"modeling_{family}.py and modeling_rope_utils.py {SUFFIX}",
             "torch": torch.__version__,

@@ -5,14 +5,24 @@ error that names its key.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyvt.config.hybrid import (
+    FULL_ATTENTION,
+    FUSED_PROJECTIONS,
+    SPLIT_PROJECTIONS,
+    LinearAttentionConfig,
+    linear_attention_from_gguf,
+    linear_attention_from_hf,
+    linear_layers_from_gguf,
+    linear_layers_from_hf,
+)
 from pyvt.config.keys import Keys, unknown_name
 from pyvt.config.rope import RopeConfig, rope_from_gguf, rope_from_hf
 from pyvt.errors import ConfigError, UnsupportedError
 
-_ATTENTION_KINDS = ("full_attention", "sliding_attention")
+_ATTENTION_KINDS = (FULL_ATTENTION, "sliding_attention")
 _MAX_WINDOW_LAYERS = 28
 _MAX_LAYERS = 4096
 
@@ -22,36 +32,83 @@ class Family:
     """What a family of architectures fixes, and the defaults of keys that its files leave out.
 
     Attributes:
-        name: the family, and the architecture of its GGUF files.
-        architecture: name in ``architectures`` of config.json.
+        name: the family: ``model_type`` of config.json.
+        gguf: the architecture of its GGUF files.
+        architectures: its names in ``architectures`` of config.json; the first is its row in
+            ``models.registry.MODELS``.
         head_dim: head size where the file gives none; None is hidden size over heads.
         qk_norm: whether query and key heads are normed before RoPE.
         has_mlp_bias: whether the family knows the key ``mlp_bias``.
         has_window: whether the family knows sliding windows.
+        norm_offset: what Hugging Face checkpoints leave out of the weights of norms.
+        rotary_share: part of a head that turns where the file does not say, None for always all.
+        has_output_gate: whether attention is gated unless the file says otherwise.
+        projections: input projections of its linear attention, empty without such layers.
+        head_map: order of the value heads of linear attention in GGUF files.
     """
 
     name: str
-    architecture: str
+    gguf: str
+    architectures: tuple[str, ...]
     head_dim: int | None = None
     qk_norm: bool = False
     has_mlp_bias: bool = False
     has_window: bool = False
+    norm_offset: float = 0.0
+    rotary_share: float | None = None
+    has_output_gate: bool = False
+    projections: tuple[str, ...] = ()
+    head_map: str = "grouped"
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers have linear attention."""
+        return bool(self.projections)
 
 
+_QWEN3_5 = Family(
+    name="qwen3_5",
+    gguf="qwen35",
+    architectures=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    head_dim=256,
+    qk_norm=True,
+    norm_offset=1.0,
+    rotary_share=0.25,
+    has_output_gate=True,
+    projections=SPLIT_PROJECTIONS,
+    head_map="tiled",
+)
 FAMILIES = {
     family.name: family
     for family in (
-        Family(name="llama", architecture="LlamaForCausalLM", has_mlp_bias=True),
+        Family(name="llama", gguf="llama", architectures=("LlamaForCausalLM",), has_mlp_bias=True),
         Family(
             name="qwen3",
-            architecture="Qwen3ForCausalLM",
+            gguf="qwen3",
+            architectures=("Qwen3ForCausalLM",),
             head_dim=128,
             qk_norm=True,
             has_window=True,
         ),
+        _QWEN3_5,
+        replace(
+            _QWEN3_5,
+            name="qwen3_5_moe",
+            gguf="qwen35moe",
+            architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+        ),
+        replace(
+            _QWEN3_5,
+            name="qwen3_next",
+            gguf="qwen3next",
+            architectures=("Qwen3NextForCausalLM",),
+            projections=FUSED_PROJECTIONS,
+            head_map="grouped",
+        ),
     )
 }
-_BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES.values()}
+_BY_GGUF = {family.gguf: family for family in FAMILIES.values()}
+_BY_ARCHITECTURE = {name: family for family in FAMILIES.values() for name in family.architectures}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +134,11 @@ class ModelConfig:
         attention_bias: whether q, k, v and o have biases.
         mlp_bias: whether gate, up and down have biases.
         sliding_windows: for each layer the window of its attention, None for all keys.
+        norm_offset: what is added to the stored weights of all norms but that of linear attention.
+        has_output_gate: whether a sigmoid of further rows of ``q_proj`` gates attention.
+        linear_attention: the shape of layers with linear attention, None where there are none.
+        linear_layers: which layers they are; the others have attention.
+        num_mtp_layers: layers of the head that drafts tokens (multi-token prediction).
         eos_token_ids: ids that end a generation, from every config file; the tokenizer adds more.
         checkpoint_dtype: name of the dtype that config.json states, None where it does not.
     """
@@ -98,6 +160,11 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     sliding_windows: tuple[int | None, ...] = ()
+    norm_offset: float = 0.0
+    has_output_gate: bool = False
+    linear_attention: LinearAttentionConfig | None = None
+    linear_layers: tuple[int, ...] = ()
+    num_mtp_layers: int = 0
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     checkpoint_dtype: str | None = None
@@ -165,12 +232,13 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     head_dim = keys.even_size("head_dim", head_dim or hidden_size // num_heads)
     num_layers = keys.size("num_hidden_layers", limit=_MAX_LAYERS)
     max_positions = keys.size("max_position_embeddings", 2048 if family.name == "llama" else 32768)
+    linear_layers = linear_layers_from_hf(keys, num_layers) if family.is_hybrid else ()
     generation = Keys("generation_config.json", generation_config)
     eos = (*generation.ids("eos_token_id"), *wrapper.ids("eos_token_id"), *keys.ids("eos_token_id"))
     bos = (*both.ids("bos_token_id"), *generation.ids("bos_token_id"))
     return ModelConfig(
         family=family.name,
-        architecture=family.architecture,
+        architecture=family.architectures[0],
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=keys.size("intermediate_size"),
@@ -180,12 +248,19 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         head_dim=head_dim,
         rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
         max_position_embeddings=max_positions,
-        rope=rope_from_hf(text, head_dim, max_positions),
+        rope=rope_from_hf(text, head_dim, max_positions, family.rotary_share),
         tie_word_embeddings=both.boolean("tie_word_embeddings"),
         attention_bias=keys.boolean("attention_bias"),
         mlp_bias=family.has_mlp_bias and keys.boolean("mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_windows=_hf_windows(family, keys, num_layers),
+        norm_offset=family.norm_offset,
+        has_output_gate=family.has_output_gate and keys.boolean("attn_output_gate", True),
+        linear_attention=linear_attention_from_hf(keys, family.projections)
+        if family.is_hybrid
+        else None,
+        linear_layers=linear_layers,
+        num_mtp_layers=keys.integer("mtp_num_hidden_layers", 0),
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
         checkpoint_dtype=both.get("dtype") or both.get("torch_dtype"),
@@ -201,7 +276,7 @@ def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     architecture = next(iter(Keys("config.json", config).items("architectures")), None)
     family = _BY_ARCHITECTURE.get(str(architecture))
     if family is None:
-        known = ", ".join(f"{f.name} ({f.architecture})" for f in FAMILIES.values())
+        known = ", ".join(f"{f.name} ({f.architectures[0]})" for f in FAMILIES.values())
         raise UnsupportedError(
             f"[config.json] model_type: expected one of {known}, "
             f"got {model_type or None!r} with architecture {architecture!r}"
@@ -220,8 +295,14 @@ def _refuse_unsupported(family: Family, keys: Keys, both: Keys) -> None:
             f"[config.json] quantization_config: quant_method {method!r} is not supported; "
             "valid are unquantized safetensors (bf16, f16, f32) and GGUF files"
         )
-    if not family.has_window and set(map(str, keys.items("layer_types"))) - {"full_attention"}:
+    kinds = set(map(str, keys.items("layer_types")))
+    if not family.has_window and not family.is_hybrid and kinds - {FULL_ATTENTION}:
         raise keys.error("layer_types", "full_attention in every layer", keys.get("layer_types"))
+    gate = keys.text("output_gate_type", "silu")
+    if gate not in ("silu", "swish"):
+        raise UnsupportedError(
+            unknown_name("config.json", "output_gate_type", gate, ("silu", "swish"))
+        )
 
 
 def _hf_windows(family: Family, keys: Keys, num_layers: int) -> tuple[int | None, ...]:
@@ -268,16 +349,19 @@ def _from_gguf(
 ) -> ModelConfig:
     general = Keys("GGUF metadata", metadata)
     name = general.text("general.architecture")
-    family = FAMILIES.get(name)
+    family = _BY_GGUF.get(name)
     if family is None:
         raise UnsupportedError(
-            unknown_name("GGUF metadata", "general.architecture", name, list(FAMILIES))
+            unknown_name("GGUF metadata", "general.architecture", name, list(_BY_GGUF))
         )
     keys = Keys("GGUF metadata", metadata, prefix=f"{name}.")
-    for count in ("expert_count", "nextn_predict_layers"):
-        if keys.integer(count, 0):
-            raise UnsupportedError(str(keys.error(count, "0 for a dense model", keys.get(count))))
-    num_layers = keys.size("block_count", limit=_MAX_LAYERS)
+    if keys.integer("expert_count", 0):
+        raise UnsupportedError(
+            str(keys.error("expert_count", "0 for a dense model", keys.get("expert_count")))
+        )
+    num_blocks = keys.size("block_count", limit=_MAX_LAYERS)
+    num_mtp_layers = _gguf_mtp_layers(family, keys, num_blocks)
+    num_layers = num_blocks - num_mtp_layers
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
     head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
@@ -297,25 +381,55 @@ def _from_gguf(
     bos = general.ids("tokenizer.ggml.bos_token_id")
     return ModelConfig(
         family=family.name,
-        architecture=family.architecture,
+        architecture=family.architectures[0],
         vocab_size=_gguf_vocab_size(keys, shapes),
         hidden_size=hidden_size,
         intermediate_size=keys.layer_size("feed_forward_length"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=keys.layer_size("attention.head_count_kv", num_heads),
+        num_kv_heads=keys.layer_size(
+            "attention.head_count_kv", num_heads, has_zeros=family.is_hybrid
+        ),
         head_dim=head_dim,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         max_position_embeddings=max_positions,
-        rope=rope_from_gguf(keys, head_dim, max_positions, rope_freqs),
+        rope=rope_from_gguf(
+            keys,
+            head_dim,
+            max_positions,
+            rope_freqs,
+            is_partial=family.rotary_share is not None,
+        ),
         tie_word_embeddings="lm_head.weight" not in shapes,
-        attention_bias="model.layers.0.self_attn.q_proj.bias" in shapes,
+        attention_bias=any(name.endswith(".self_attn.q_proj.bias") for name in shapes),
         mlp_bias=family.has_mlp_bias and "model.layers.0.mlp.gate_proj.bias" in shapes,
         qk_norm=family.qk_norm,
         sliding_windows=(None,) * num_layers,
+        has_output_gate=family.has_output_gate,
+        linear_attention=linear_attention_from_gguf(keys, shapes, family.head_map)
+        if family.is_hybrid
+        else None,
+        linear_layers=linear_layers_from_gguf(keys, num_layers, num_blocks)
+        if family.is_hybrid
+        else (),
+        num_mtp_layers=num_mtp_layers,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
     )
+
+
+def _gguf_mtp_layers(family: Family, keys: Keys, num_blocks: int) -> int:
+    """Return the draft layers, which the blocks of a file count too."""
+    num_mtp_layers = keys.integer("nextn_predict_layers", 0)
+    if num_mtp_layers and not family.is_hybrid:
+        raise UnsupportedError(
+            str(keys.error("nextn_predict_layers", "0 for this family", num_mtp_layers))
+        )
+    if not 0 <= num_mtp_layers < num_blocks:
+        raise keys.error(
+            "nextn_predict_layers", f"fewer than block_count={num_blocks}", num_mtp_layers
+        )
+    return num_mtp_layers
 
 
 def _gguf_vocab_size(keys: Keys, shapes: Mapping[str, tuple[int, ...]]) -> int:

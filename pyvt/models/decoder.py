@@ -1,4 +1,4 @@
-"""The pre-norm decoder that the dense families share.
+"""The pre-norm decoder that the families share; the config says what each layer mixes by.
 
 Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 """
@@ -6,11 +6,12 @@ Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 from typing import ClassVar
 
 from pyvt import ops
-from pyvt.config.cache import KVCacheSpec
+from pyvt.config.cache import KVCacheSpec, LayerSpec, StateSpec
 from pyvt.config.model import ModelConfig
 from pyvt.layers.attention import Attention
 from pyvt.layers.embedding import Embedding
 from pyvt.layers.forward_batch import ForwardBatch
+from pyvt.layers.gated_delta_net import GatedDeltaNet
 from pyvt.layers.linear import Linear
 from pyvt.layers.mlp import GatedMLP
 from pyvt.layers.module import Module
@@ -20,18 +21,35 @@ from pyvt.ops.numerics import Array
 from pyvt.quant import WeightSettings
 
 
+def _norm(config: ModelConfig) -> RMSNorm:
+    return RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_offset)
+
+
 class DecoderLayer(Module):
-    """Attention, then the MLP; the norm before attention belongs to the step that adds into it."""
+    """Attention, full or linear, then the MLP.
+
+    The norm before attention belongs to the step that adds into it.
+    """
 
     def __init__(self, config: ModelConfig, layer_idx: int, rotary: RotaryEmbedding) -> None:
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer_idx, rotary)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = _norm(config)
+        self.self_attn: Attention | None = None
+        self.linear_attn: GatedDeltaNet | None = None
+        if layer_idx in config.linear_layers:
+            assert config.linear_attention is not None, "such layers have a shape"
+            self.linear_attn = GatedDeltaNet(
+                config.hidden_size, config.linear_attention, layer_idx, config.rms_norm_eps
+            )
+        else:
+            self.self_attn = Attention(config, layer_idx, rotary)
+        self.post_attention_layernorm = _norm(config)
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
 
     def __call__(self, x: Array, residual: Array, batch: ForwardBatch) -> Array:
         """Return the MLP's output ``[T, H]`` for normed ``x``; adds attention into ``residual``."""
-        x = self.self_attn(x, batch)
+        mixer = self.self_attn or self.linear_attn
+        assert mixer is not None, "a layer has one of the two"
+        x = mixer(x, batch)
         return self.mlp(self.post_attention_layernorm.add(x, residual))
 
 
@@ -48,7 +66,7 @@ class Decoder(Module):
             config.vocab_size, config.hidden_size, is_tied=config.tie_word_embeddings
         )
         self.layers = [DecoderLayer(config, i, rotary) for i in range(config.num_layers)]
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = _norm(config)
         self._dtype = settings.dtype
 
     def __call__(self, input_ids: Array, batch: ForwardBatch) -> Array:
@@ -91,14 +109,29 @@ class DecoderForCausalLM(Module):
             return self.model.embed_tokens.as_linear(hidden)
         return self.lm_head(hidden)
 
-    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
-        """Return what each layer keeps of a token; K and V are in the dtype of activations."""
-        return tuple(
-            KVCacheSpec(
-                num_kv_heads=self.config.num_kv_heads,
-                head_dim=self.config.head_dim,
-                dtype=self.settings.dtype,
-                sliding_window=window,
+    def kv_cache_specs(self) -> tuple[LayerSpec, ...]:
+        """Return what each layer keeps of a token, or of a request.
+
+        K and V are in the dtype of activations, states of the delta rule in that of sums.
+        """
+        return tuple(self._spec(i) for i in range(self.config.num_layers))
+
+    def _spec(self, layer_idx: int) -> LayerSpec:
+        config, linear = self.config, self.config.linear_attention
+        if linear is not None and layer_idx in config.linear_layers:
+            return StateSpec(
+                conv_shape=(linear.conv_kernel - 1, linear.num_channels),
+                state_shape=(
+                    linear.num_value_heads,
+                    linear.key_head_dim,
+                    linear.value_head_dim,
+                ),
+                conv_dtype=self.settings.dtype,
+                state_dtype=self.settings.wide_dtype,
             )
-            for window in self.config.sliding_windows
+        return KVCacheSpec(
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=self.settings.dtype,
+            sliding_window=config.sliding_windows[layer_idx],
         )

@@ -24,12 +24,20 @@ from typing import Any
 
 import numpy as np
 
+from pyvt.config.model import FAMILIES
+from pyvt.testing.hybrid_shapes import (
+    is_linear_layer,
+    linear_attention_shapes,
+    linear_attention_values,
+)
+
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 FAR_POSITIONS = (0, 8191, 20000)
 MAX_CASE_BYTES = 100_000
 _VOCAB_SIZE = 97
+_QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _PROMPT_LENGTHS = {"short": 12, "long": 23}
 _FAR = (0, 1, 2, 3, 8189, 8190, 8191, 19999, 20000)
 
@@ -68,52 +76,80 @@ class ModelCase:
         """Return the shape of every tensor of the checkpoint, by its name there."""
         c = self.config
         hidden, inner, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
-        head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
-        q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
-        matrices = {
-            "self_attn.q_proj": (q, hidden),
-            "self_attn.k_proj": (kv, hidden),
-            "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, q),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-        }
-        biased = {"self_attn": c.get("attention_bias"), "mlp": c.get("mlp_bias")}
-        layer: dict[str, tuple[int, ...]] = {
+        common: dict[str, tuple[int, ...]] = {
             "input_layernorm.weight": (hidden,),
             "post_attention_layernorm.weight": (hidden,),
         }
-        for name, shape in matrices.items():
-            layer[f"{name}.weight"] = shape
-            if biased[name.partition(".")[0]]:
-                layer[f"{name}.bias"] = shape[:1]
-        if c["model_type"] == "qwen3":
-            layer |= {
-                "self_attn.q_norm.weight": (head_dim,),
-                "self_attn.k_norm.weight": (head_dim,),
-            }
+        mlp = _with_biases(
+            {
+                "mlp.gate_proj": (inner, hidden),
+                "mlp.up_proj": (inner, hidden),
+                "mlp.down_proj": (hidden, inner),
+            },
+            bool(c.get("mlp_bias")),
+        )
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
         for i in range(c["num_hidden_layers"]):
+            mixer, norms = (
+                (linear_attention_shapes(c), {})
+                if is_linear_layer(c, i)
+                else (self._attention(), self._qk_norms())
+            )
+            layer = common | mixer | mlp | norms
             shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
         shapes["model.norm.weight"] = (hidden,)
         if not c["tie_word_embeddings"]:
             shapes["lm_head.weight"] = (vocab, hidden)
         return shapes
 
+    def _attention(self) -> dict[str, tuple[int, ...]]:
+        c, family = self.config, FAMILIES[self.config["model_type"].removesuffix("_text")]
+        hidden = c["hidden_size"]
+        head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
+        q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
+        matrices = {
+            "self_attn.q_proj": (2 * q if family.has_output_gate else q, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, q),
+        }
+        return _with_biases(matrices, bool(c.get("attention_bias")))
+
+    def _qk_norms(self) -> dict[str, tuple[int, ...]]:
+        family = FAMILIES[self.config["model_type"].removesuffix("_text")]
+        names = _QK_NORMS if family.qk_norm else ()
+        return {name: (self.config["head_dim"],) for name in names}
+
     def weights(self) -> Arrays:
         """Return the checkpoint's tensors in f32, scaled so that logits reach about 5."""
         rng = self._rng("weights")
+        offset = FAMILIES[self.config["model_type"].removesuffix("_text")].norm_offset
         return {
-            name: _values(rng, name, shape).astype(np.float32)
+            name: _values(rng, name, shape, offset).astype(np.float32)
             for name, shape in self.shapes().items()
         }
 
 
-def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+def _with_biases(
+    matrices: dict[str, tuple[int, ...]], has_biases: bool
+) -> dict[str, tuple[int, ...]]:
+    found = {}
+    for name, shape in matrices.items():
+        found[f"{name}.weight"] = shape
+        if has_biases:
+            found[f"{name}.bias"] = shape[:1]
+    return found
+
+
+def _values(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], norm_offset: float
+) -> Array:
+    special = linear_attention_values(rng, name, shape)
+    if special is not None:
+        return special
     values: Array = rng.standard_normal(shape)
-    if name.endswith("norm.weight"):
-        return 1 + 0.2 * values
+    if name.endswith("norm.weight") or ".pre_fc_norm" in name:
+        return 1 - norm_offset + 0.2 * values
     if name.endswith(".bias"):
         return 0.3 * values
     if name in ("lm_head.weight", "model.embed_tokens.weight"):
@@ -154,6 +190,33 @@ _QWEN3 = _LLAMA | {
     "head_dim": 12,
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+_QWEN3_5 = _QWEN3 | {
+    "model_type": "qwen3_5_text",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    },
+}
+_QWEN3_NEXT = _QWEN3_5 | {
+    "model_type": "qwen3_next",
+    "architectures": ["Qwen3NextForCausalLM"],
+    "num_experts": 0,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+    },
 }
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LLAMA3 = {
@@ -215,6 +278,18 @@ MODEL_CASES = (
         sliding_window=3,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    _case("qwen3_5", _QWEN3_5),
+    _case(
+        "qwen3_5_layer_types",
+        _QWEN3_5,
+        tie_word_embeddings=True,
+        num_hidden_layers=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=3,
+        linear_num_value_heads=3,
+        linear_conv_kernel_dim=2,
+    ),
+    _case("qwen3_next", _QWEN3_NEXT),
 )
 MODEL_CASES_BY_NAME = {case.name: case for case in MODEL_CASES}
 

@@ -1,7 +1,8 @@
 """GGUFSource: the tensors of a GGUF model, one file or a split set, under canonical names.
 
-Two things are undone on the way: q and k rows of architectures that store them for a rotation of
-adjacent pairs come back in the order of Hugging Face, and a fused qkv is three tensors.
+Three things are undone on the way: q and k rows of architectures that store them for a rotation of
+adjacent pairs come back in the order of Hugging Face, a fused qkv is three tensors, and the kernel
+of a convolution gets back the axis that a converter takes out.
 
 Dims: N heads, D head size.
 """
@@ -23,19 +24,26 @@ from pyvt.weights.source import Tensor, TensorInfo, unknown_tensor
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor", "open_gguf", "read_gguf"]
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
+_CONVOLUTION = ".conv1d.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute."""
+    """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute.
+
+    ``is_squeezed`` says that its second axis, of size 1, is not stored.
+    """
 
     file: GGUFFile
     tensor: GGUFTensor
     rows: slice | None = None
     permuted_heads: int | None = None
+    is_squeezed: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.is_squeezed:
+            return (self.tensor.shape[0], 1, *self.tensor.shape[1:])
         if self.rows is None:
             return self.tensor.shape
         return (self.rows.stop - self.rows.start, *self.tensor.shape[1:])
@@ -55,6 +63,8 @@ class GGUFSource:
         self.path = files[0].path
         self.metadata = files[0].metadata
         self.architecture = self._architecture()
+        self._num_layers = self._count_layers()
+        self._stored = frozenset(name for file in files for name in file.tensors)
         for file in files:
             for tensor in file.tensors.values():
                 for name, place in self._locate(file, tensor).items():
@@ -80,6 +90,8 @@ class GGUFSource:
         tensor = place.file.mapped.tensor(stored.name, stored.dtype, stored.shape, stored.offset)
         if place.rows is not None:
             tensor = _rows(tensor, place.rows)
+        if place.is_squeezed and isinstance(tensor, np.ndarray):
+            tensor = tensor.reshape(place.shape)
         if place.permuted_heads is None:
             return tensor
         tensor = _rows(tensor, _unpermuted_rows(tensor.shape[0], place.permuted_heads))
@@ -102,6 +114,15 @@ class GGUFSource:
             raise self._error("general.architecture, a string", repr(architecture)[:80])
         return architecture
 
+    def _count_layers(self) -> int | None:
+        """Return the layers before those of the draft head, None where a file counts none."""
+        blocks, drafts = (
+            self.metadata.get(f"{self.architecture}.{key}")
+            for key in ("block_count", "nextn_predict_layers")
+        )
+        is_known = type(blocks) is int and type(drafts) is int and 0 < drafts < blocks
+        return blocks - drafts if is_known else None
+
     def _add(self, name: str, place: _Place) -> None:
         if name in self._places:
             other = self._places[name]
@@ -117,11 +138,13 @@ class GGUFSource:
     def _locate(self, file: GGUFFile, tensor: GGUFTensor) -> dict[str, _Place]:
         """Return the canonical tensors that one stored tensor holds."""
         fused = gguf_names.fused_qkv_stem(self.architecture, tensor.name)
-        if fused is not None:
+        if fused is not None and not gguf_names.has_linear_mark(tensor.name, self._stored):
             return self._split_qkv(file, tensor, *fused)
-        name = gguf_names.canonical_name(self.architecture, tensor.name)
+        name = gguf_names.canonical_name(self.architecture, tensor.name, self._num_layers)
         if name is None:
             return {tensor.name: _Place(file, tensor)}
+        if name.endswith(_CONVOLUTION) and len(tensor.shape) == 2:
+            return {name: _Place(file, tensor, is_squeezed=True)}
         heads = self._permuted_heads(name)
         if heads is not None:
             self._check_heads(tensor, tensor.shape[0] if tensor.shape else 0, heads)
@@ -138,12 +161,14 @@ class GGUFSource:
         else:
             key_length = self._count("embedding_length", layer) // num_heads
         value_length = self._count("attention.value_length", layer, key_length)
+        if self.architecture in gguf_names.GATED_Q:
+            num_heads *= 2
         sizes = (num_heads * key_length, num_kv_heads * key_length, num_kv_heads * value_length)
         if not tensor.shape or tensor.shape[0] != sum(sizes):
             raise self._error(f"{sum(sizes)} rows of q, k, v", str(tensor.shape), tensor.name)
         places, start = {}, 0
         for projection, size in zip(_ATTENTION, sizes, strict=True):
-            name = prefix + projection + suffix
+            name = gguf_names.draft_layer_name(prefix + projection + suffix, self._num_layers)
             heads = self._permuted_heads(name)
             if heads is not None:
                 self._check_heads(tensor, size, heads)
