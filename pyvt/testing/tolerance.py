@@ -52,6 +52,7 @@ TOLERANCES: dict[str, dict[str, Tolerance]] = {
     "norm": _REDUCTION,
     "linear": _REDUCTION,
     "attention": _REDUCTION,
+    "delta_rule": _REDUCTION,
     "rope": _REDUCTION,
     "softmax": _REDUCTION,
     "model": _MODEL,
