@@ -9,5 +9,5 @@ Source: Qwen team 2025, "Qwen3-Next"; transformers ``Qwen3_5ForCausalLM``, ``Qwe
 from pyvt.models.decoder import DecoderForCausalLM
 
 
-class Qwen3_5ForCausalLM(DecoderForCausalLM):  # noqa: N801
+class Qwen3_5ForCausalLM(DecoderForCausalLM):
     """A hybrid with a dense MLP in each layer, or with experts."""
