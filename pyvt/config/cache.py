@@ -101,8 +101,8 @@ class CacheGroup:
             state for each request, of a size that does not grow.
         layers: indices of the layers.
         window: tokens that a query of a sliding group sees, itself included; else 0.
-        snapshot_every: a state group keeps a copy of the state at multiples of this many tokens,
-            a multiple of the block size; else 0.
+        snapshot_every: a state group keeps the state behind every so many tokens of a prompt,
+            rounded up to whole blocks; 0 for never, and in other groups.
     """
 
     kind: GroupKind
@@ -139,13 +139,16 @@ def cache_groups(specs: Sequence[LayerSpec]) -> tuple[CacheGroup, ...]:
     Groups that keep something of each token have the same number of layers, so that a block takes
     the same memory in each and all of them draw from one pool: that of the rarest kind. Where this
     would make more than ``MAX_GROUPS`` groups, layers with a window keep every token as the others
-    do. All layers with a state are one group, the last.
+    do. All layers with a state are one group, the last; a snapshot of it takes as much memory as
+    the KV of the tokens between two.
     """
     states = tuple(i for i, spec in enumerate(specs) if isinstance(spec, StateSpec))
     groups = _token_groups({i: s for i, s in enumerate(specs) if isinstance(s, KVCacheSpec)})
     if not states:
         return groups
-    return (*groups, CacheGroup(kind="state", layers=states))
+    per_token = sum(spec.bytes_per_token for spec in token_specs(specs))
+    every = cdiv(state_bytes(specs), per_token) if per_token else 0
+    return (*groups, CacheGroup(kind="state", layers=states, snapshot_every=every))
 
 
 def _token_groups(specs: Mapping[int, KVCacheSpec]) -> tuple[CacheGroup, ...]:
@@ -198,9 +201,18 @@ class CacheConfig:
     num_blocks: int | Auto = field(
         default="auto", metadata={"help": "KV blocks of the pool; auto: what memory allows"}
     )
+    num_state_slots: int | Auto = field(
+        default="auto",
+        metadata={
+            "help": "states of linear attention: one for each request that runs, the others for "
+            "snapshots; auto: what memory allows"
+        },
+    )
     memory_fraction: float = field(
         default=0.6,
-        metadata={"help": "share of the memory left after the weights that KV blocks may take"},
+        metadata={
+            "help": "share of the memory left after the weights that KV blocks and states may take"
+        },
     )
     kv_dtype: str = field(
         default="auto",
@@ -226,12 +238,15 @@ class CacheConfig:
                 f"got {self.block_size!r}",
                 field="cache.block_size",
             )
-        if self.num_blocks != "auto" and not _is_count(self.num_blocks):
-            raise ConfigError(
-                "[config] cache.num_blocks: expected 'auto' or an integer of at least 1, "
-                f"got {self.num_blocks!r}",
-                field="cache.num_blocks",
-            )
+        for name in ("num_blocks", "num_state_slots"):
+            value = getattr(self, name)
+            is_none = name == "num_state_slots" and value == 0 and not isinstance(value, bool)
+            if value != "auto" and not is_none and not _is_count(value):
+                raise ConfigError(
+                    f"[config] cache.{name}: expected 'auto' or an integer of at least 1, "
+                    f"got {value!r}",
+                    field=f"cache.{name}",
+                )
         if not _is_share(self.memory_fraction) or self.memory_fraction == 0:
             raise ConfigError(
                 "[config] cache.memory_fraction: expected a number above 0 up to 1, "

@@ -52,7 +52,8 @@ def linear_attention_values(
     Decays from fast to slow, so that the state matters over the whole prompt.
     """
     if name.endswith(".A_log"):
-        return np.log(rng.uniform(0.05, 4.0, shape))
+        decays: Array = np.log(rng.uniform(0.05, 4.0, shape))
+        return decays
     if name.endswith(".dt_bias"):
         values: Array = rng.uniform(-3.0, 1.0, shape)
         return values
@@ -96,10 +97,11 @@ def _tiled(config: ModelConfig, stem: str, array: Array) -> Array:
         keys = 2 * shape.key_size
         return np.concatenate([array[:keys], array[keys:][values]])
     if stem == "in_proj_z":
-        return array[values]
-    if stem == "out_proj":
-        return array[:, values]
-    return array if stem == "norm" else array[order]
+        order = values
+    if stem == "norm":
+        return array
+    chosen: Array = array[:, values] if stem == "out_proj" else array[order]
+    return chosen
 
 
 def split_projections(config: ModelConfig, weights: dict[str, Array]) -> dict[str, Array]:

@@ -17,7 +17,7 @@ Dims: T tokens, V vocabulary, R rotary size.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,9 @@ class ModelCase:
 
 
 def _with_biases(
-    matrices: dict[str, tuple[int, ...]], has_biases: bool
+    matrices: Mapping[str, tuple[int, ...]], has_biases: bool
 ) -> dict[str, tuple[int, ...]]:
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for name, shape in matrices.items():
         found[f"{name}.weight"] = shape
         if has_biases:

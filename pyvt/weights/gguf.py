@@ -120,8 +120,9 @@ class GGUFSource:
             self.metadata.get(f"{self.architecture}.{key}")
             for key in ("block_count", "nextn_predict_layers")
         )
-        is_known = type(blocks) is int and type(drafts) is int and 0 < drafts < blocks
-        return blocks - drafts if is_known else None
+        if type(blocks) is not int or type(drafts) is not int or not 0 < drafts < blocks:
+            return None
+        return blocks - drafts
 
     def _add(self, name: str, place: _Place) -> None:
         if name in self._places:

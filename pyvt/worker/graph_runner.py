@@ -135,6 +135,8 @@ class GraphRunner:
             seq_lens=batch.seq_lens.copy(),
             cu_seqlens_q=batch.cu_seqlens_q.copy(),
             logits_indices=batch.logits_indices.copy(),
+            initial_slots=batch.initial_slots.copy(),
+            state_slots=batch.state_slots.copy(),
         )
         input_ids = step.input_ids.copy()
         plan = self.backend.make_plan()
@@ -185,4 +187,6 @@ def _fill(recorded: Recorded, step: StepInputs) -> None:
     np.copyto(own.positions, batch.positions)
     np.copyto(own.slot_mapping, batch.slot_mapping)
     np.copyto(own.seq_lens, batch.seq_lens)
+    np.copyto(own.initial_slots, batch.initial_slots)
+    np.copyto(own.state_slots, batch.state_slots)
     own.block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables

@@ -97,6 +97,7 @@ class ModelRunner:
             self.kv_cache.layers,
             self.kv_cache.layer_groups,
             drafts,
+            output.state_slots,
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
