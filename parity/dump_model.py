@@ -26,6 +26,7 @@ from pyvt.testing.model_cases import (
     MODEL_CASES_BY_NAME,
     ModelCase,
     ModelGolden,
+    fused_experts,
     weights_sha256,
     write_model_golden,
 )
@@ -36,9 +37,9 @@ GOLDENS = Path(__file__).with_name("goldens")
 def build_model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
     settings = {k: v for k, v in case.config.items() if k not in ("model_type", "architectures")}
     kind = transformers.CONFIG_MAPPING[case.config["model_type"]]
-    config = kind(**settings, attn_implementation="eager")
+    config = kind(**settings, attn_implementation="eager", experts_implementation="eager")
     model = getattr(module, case.config["architectures"][0])(config)
-    weights = {k: torch.from_numpy(v) for k, v in case.weights().items()}
+    weights = {k: torch.from_numpy(v) for k, v in fused_experts(case.weights()).items()}
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, strict=True)

@@ -19,6 +19,7 @@ from pyvt.config.hybrid import (
     linear_layers_from_hf,
 )
 from pyvt.config.keys import Keys, unknown_name
+from pyvt.config.moe import MoEConfig, moe_from_gguf, moe_from_hf
 from pyvt.config.rope import RopeConfig, rope_from_gguf, rope_from_hf
 from pyvt.errors import ConfigError, UnsupportedError
 
@@ -45,6 +46,10 @@ class Family:
         has_output_gate: whether attention is gated unless the file says otherwise.
         projections: input projections of its linear attention, empty without such layers.
         head_map: order of the value heads of linear attention in GGUF files.
+        has_one_window: whether they are for all layers then.
+        has_experts: whether the family is a mixture of experts.
+        is_renormalized: whether the weights of experts add up to 1 whatever the file says.
+        norm_topk_prob: whether they do where the file does not say.
     """
 
     name: str
@@ -59,6 +64,10 @@ class Family:
     has_output_gate: bool = False
     projections: tuple[str, ...] = ()
     head_map: str = "grouped"
+    has_one_window: bool = False
+    has_experts: bool = False
+    is_renormalized: bool = False
+    norm_topk_prob: bool = False
 
     @property
     def is_hybrid(self) -> bool:
@@ -90,12 +99,23 @@ FAMILIES = {
             qk_norm=True,
             has_window=True,
         ),
+        Family(
+            name="qwen3_moe",
+            gguf="qwen3moe",
+            architectures=("Qwen3MoeForCausalLM",),
+            qk_norm=True,
+            has_window=True,
+            has_one_window=True,
+            has_experts=True,
+        ),
         _QWEN3_5,
         replace(
             _QWEN3_5,
             name="qwen3_5_moe",
             gguf="qwen35moe",
             architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+            has_experts=True,
+            is_renormalized=True,
         ),
         replace(
             _QWEN3_5,
@@ -104,6 +124,8 @@ FAMILIES = {
             architectures=("Qwen3NextForCausalLM",),
             projections=FUSED_PROJECTIONS,
             head_map="grouped",
+            has_experts=True,
+            norm_topk_prob=True,
         ),
     )
 }
@@ -129,6 +151,7 @@ class ModelConfig:
     Attributes:
         family: a key of ``FAMILIES``.
         architecture: a key of ``models.registry.MODELS``.
+        intermediate_size: width of plain MLPs; that of an expert where no layer has one.
         head_dim: D; need not be ``hidden_size / num_heads``.
         max_position_embeddings: context length that the file states.
         attention_bias: whether q, k, v and o have biases.
@@ -139,6 +162,7 @@ class ModelConfig:
         linear_attention: the shape of layers with linear attention, None where there are none.
         linear_layers: which layers they are; the others have attention.
         num_mtp_layers: layers of the head that drafts tokens (multi-token prediction).
+        moe: the experts of sparse layers, None where all layers have a plain MLP.
         eos_token_ids: ids that end a generation, from every config file; the tokenizer adds more.
         checkpoint_dtype: name of the dtype that config.json states, None where it does not.
     """
@@ -165,6 +189,7 @@ class ModelConfig:
     linear_attention: LinearAttentionConfig | None = None
     linear_layers: tuple[int, ...] = ()
     num_mtp_layers: int = 0
+    moe: MoEConfig | None = None
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     checkpoint_dtype: str | None = None
@@ -233,6 +258,16 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     num_layers = keys.size("num_hidden_layers", limit=_MAX_LAYERS)
     max_positions = keys.size("max_position_embeddings", 2048 if family.name == "llama" else 32768)
     linear_layers = linear_layers_from_hf(keys, num_layers) if family.is_hybrid else ()
+    moe = (
+        moe_from_hf(
+            keys,
+            num_layers,
+            is_renormalized=family.is_renormalized,
+            norm_topk_prob=family.norm_topk_prob,
+        )
+        if family.has_experts
+        else None
+    )
     generation = Keys("generation_config.json", generation_config)
     eos = (*generation.ids("eos_token_id"), *wrapper.ids("eos_token_id"), *keys.ids("eos_token_id"))
     bos = (*both.ids("bos_token_id"), *generation.ids("bos_token_id"))
@@ -241,7 +276,7 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         architecture=family.architectures[0],
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=keys.size("intermediate_size"),
+        intermediate_size=keys.size("intermediate_size", _expert_width(moe)),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=keys.size("num_key_value_heads", num_heads),
@@ -261,11 +296,17 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         else None,
         linear_layers=linear_layers,
         num_mtp_layers=keys.integer("mtp_num_hidden_layers", 0),
+        moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
         checkpoint_dtype=both.get("dtype") or both.get("torch_dtype"),
         sampling_defaults=_sampling_defaults(generation),
     )
+
+
+def _expert_width(moe: MoEConfig | None) -> int | None:
+    """Return the width of an expert where no layer has a plain MLP, else None."""
+    return None if moe is None or moe.dense_layers else moe.moe_intermediate_size
 
 
 def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
@@ -320,7 +361,9 @@ def _hf_windows(family: Family, keys: Keys, num_layers: int) -> tuple[int | None
     if keys.get("sliding_window") is None:
         return (None,) * num_layers
     window = keys.size("sliding_window")
-    first = keys.integer("max_window_layers", _MAX_WINDOW_LAYERS)
+    first = 0
+    if not family.has_one_window:
+        first = keys.integer("max_window_layers", _MAX_WINDOW_LAYERS)
     is_sliding = (
         [i >= first for i in range(num_layers)]
         if kinds is None
@@ -355,13 +398,14 @@ def _from_gguf(
             unknown_name("GGUF metadata", "general.architecture", name, list(_BY_GGUF))
         )
     keys = Keys("GGUF metadata", metadata, prefix=f"{name}.")
-    if keys.integer("expert_count", 0):
+    if keys.integer("expert_count", 0) and not family.has_experts:
         raise UnsupportedError(
             str(keys.error("expert_count", "0 for a dense model", keys.get("expert_count")))
         )
     num_blocks = keys.size("block_count", limit=_MAX_LAYERS)
     num_mtp_layers = _gguf_mtp_layers(family, keys, num_blocks)
     num_layers = num_blocks - num_mtp_layers
+    moe = moe_from_gguf(keys, shapes, num_layers) if family.has_experts else None
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
     head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
@@ -384,7 +428,7 @@ def _from_gguf(
         architecture=family.architectures[0],
         vocab_size=_gguf_vocab_size(keys, shapes),
         hidden_size=hidden_size,
-        intermediate_size=keys.layer_size("feed_forward_length"),
+        intermediate_size=keys.layer_size("feed_forward_length", _expert_width(moe)),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=keys.layer_size(
@@ -413,6 +457,7 @@ def _from_gguf(
         if family.is_hybrid
         else (),
         num_mtp_layers=num_mtp_layers,
+        moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
     )

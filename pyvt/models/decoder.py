@@ -13,8 +13,8 @@ from pyvt.layers.embedding import Embedding
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.gated_delta_net import GatedDeltaNet
 from pyvt.layers.linear import Linear
-from pyvt.layers.mlp import GatedMLP
 from pyvt.layers.module import Module
+from pyvt.layers.moe import feed_forward
 from pyvt.layers.norm import RMSNorm
 from pyvt.layers.rotary import RotaryEmbedding
 from pyvt.ops.numerics import Array
@@ -43,7 +43,7 @@ class DecoderLayer(Module):
         else:
             self.self_attn = Attention(config, layer_idx, rotary)
         self.post_attention_layernorm = _norm(config)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.mlp = feed_forward(config, layer_idx)
 
     def __call__(self, x: Array, residual: Array, batch: ForwardBatch) -> Array:
         """Return the MLP's output ``[T, H]`` for normed ``x``; adds attention into ``residual``."""

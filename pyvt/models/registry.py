@@ -34,6 +34,7 @@ log = get_logger(__name__)
 MODELS = {
     "LlamaForCausalLM": "pyvt.models.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "pyvt.models.qwen3:Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM": "pyvt.models.qwen3_moe:Qwen3MoeForCausalLM",
     "Qwen3NextForCausalLM": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",
     "Qwen3_5ForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",

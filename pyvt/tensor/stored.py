@@ -36,6 +36,23 @@ def matrix_of(weight: Stored, index: int) -> Stored:
     return matrix
 
 
+def stack_of_one(weight: Stored) -> Stored:
+    """Return a matrix ``[N, K]`` as a stack ``[1, N, K]``; a view."""
+    if isinstance(weight, QuantTensor):
+        return QuantTensor(weight.dtype, (1, *weight.shape), weight.blocks[None])
+    stack: Array = weight[None]
+    return stack
+
+
+def rows_of_matrices(weight: Stored, rows: slice) -> Stored:
+    """Return the same rows of each matrix of a stack ``[E, N, K]``; a view."""
+    if isinstance(weight, QuantTensor):
+        blocks = weight.blocks[:, rows]
+        return QuantTensor(weight.dtype, (*blocks.shape[:2], weight.shape[2]), blocks)
+    part: Array = weight[:, rows]
+    return part
+
+
 def joined(parts: Sequence[Stored]) -> Stored:
     """Return tensors of one dtype as one, rows or matrices of a stack in this order.
 

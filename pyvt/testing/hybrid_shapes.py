@@ -74,6 +74,8 @@ def gguf_tensor(config: ModelConfig, name: str, array: Array) -> tuple[str, Arra
     shape = config.linear_attention
     if shape is None:
         return name, array
+    if name.endswith(".mlp.shared_expert_gate.weight"):
+        return name, array[0]
     if ".linear_attn." not in name:
         is_norm = name.endswith("norm.weight") or ".pre_fc_norm" in name
         return name, array + array.dtype.type(config.norm_offset if is_norm else 0)

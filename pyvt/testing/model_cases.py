@@ -17,14 +17,15 @@ Dims: T tokens, V vocabulary, R rotary size.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyvt.config.model import FAMILIES
+from pyvt.config.model import FAMILIES, Family
 from pyvt.testing.hybrid_shapes import (
     is_linear_layer,
     linear_attention_shapes,
@@ -37,7 +38,6 @@ Arrays = dict[str, Array]
 FAR_POSITIONS = (0, 8191, 20000)
 MAX_CASE_BYTES = 100_000
 _VOCAB_SIZE = 97
-_QK_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _PROMPT_LENGTHS = {"short": 12, "long": 23}
 _FAR = (0, 1, 2, 3, 8189, 8190, 8191, 19999, 20000)
 
@@ -75,70 +75,125 @@ class ModelCase:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor of the checkpoint, by its name there."""
         c = self.config
-        hidden, inner, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
-        common: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (hidden,),
-            "post_attention_layernorm.weight": (hidden,),
-        }
-        mlp = _with_biases(
-            {
-                "mlp.gate_proj": (inner, hidden),
-                "mlp.up_proj": (inner, hidden),
-                "mlp.down_proj": (hidden, inner),
-            },
-            bool(c.get("mlp_bias")),
-        )
+        hidden, vocab = c["hidden_size"], c["vocab_size"]
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
         for i in range(c["num_hidden_layers"]):
-            mixer, norms = (
-                (linear_attention_shapes(c), {})
+            layer = (
+                self._norm_shapes() | linear_attention_shapes(c) | self._mlp_shapes(i)
                 if is_linear_layer(c, i)
-                else (self._attention(), self._qk_norms())
+                else self._norm_shapes()
+                | self._attention_shapes()
+                | self._mlp_shapes(i)
+                | self._head_norm_shapes()
             )
-            layer = common | mixer | mlp | norms
             shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
         shapes["model.norm.weight"] = (hidden,)
         if not c["tie_word_embeddings"]:
             shapes["lm_head.weight"] = (vocab, hidden)
         return shapes
 
-    def _attention(self) -> dict[str, tuple[int, ...]]:
-        c, family = self.config, FAMILIES[self.config["model_type"].removesuffix("_text")]
+    @property
+    def family(self) -> Family:
+        """The family of the model."""
+        return FAMILIES[self.config["model_type"].removesuffix("_text")]
+
+    def _norm_shapes(self) -> dict[str, tuple[int, ...]]:
+        shape = (self.config["hidden_size"],)
+        return {"input_layernorm.weight": shape, "post_attention_layernorm.weight": shape}
+
+    def _attention_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's projections."""
+        c = self.config
         hidden = c["hidden_size"]
         head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
         q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
         matrices = {
-            "self_attn.q_proj": (2 * q if family.has_output_gate else q, hidden),
+            "self_attn.q_proj": (2 * q if self.family.has_output_gate else q, hidden),
             "self_attn.k_proj": (kv, hidden),
             "self_attn.v_proj": (kv, hidden),
             "self_attn.o_proj": (hidden, q),
         }
-        return _with_biases(matrices, bool(c.get("attention_bias")))
+        return _with_biases(matrices, has_bias=c.get("attention_bias", False))
 
-    def _qk_norms(self) -> dict[str, tuple[int, ...]]:
-        family = FAMILIES[self.config["model_type"].removesuffix("_text")]
-        names = _QK_NORMS if family.qk_norm else ()
-        return {name: (self.config["head_dim"],) for name in names}
+    def _head_norm_shapes(self) -> dict[str, tuple[int, ...]]:
+        if not self.family.qk_norm:
+            return {}
+        shape = (self.config["head_dim"],)
+        return {"self_attn.q_norm.weight": shape, "self_attn.k_norm.weight": shape}
+
+    def _mlp_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's MLP, or of its router and each of its experts."""
+        c = self.config
+        hidden = c["hidden_size"]
+        is_sparse = c.get("num_experts") and (layer + 1) % c.get("decoder_sparse_step", 1) == 0
+        if not is_sparse or layer in c.get("mlp_only_layers", ()):
+            matrices = _mlp_matrices("mlp", hidden, c["intermediate_size"])
+            return _with_biases(matrices, has_bias=c.get("mlp_bias", False))
+        shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (c["num_experts"], hidden)}
+        for i in range(c["num_experts"]):
+            matrices = _mlp_matrices(f"mlp.experts.{i}", hidden, c["moe_intermediate_size"])
+            shapes |= _with_biases(matrices, has_bias=False)
+        width = c.get("shared_expert_intermediate_size")
+        if width:
+            matrices = _mlp_matrices("mlp.shared_expert", hidden, width)
+            shapes |= _with_biases(
+                matrices | {"mlp.shared_expert_gate": (1, hidden)}, has_bias=False
+            )
+        return shapes
 
     def weights(self) -> Arrays:
         """Return the checkpoint's tensors in f32, scaled so that logits reach about 5."""
         rng = self._rng("weights")
-        offset = FAMILIES[self.config["model_type"].removesuffix("_text")].norm_offset
         return {
-            name: _values(rng, name, shape, offset).astype(np.float32)
+            name: _values(rng, name, shape, self.family.norm_offset).astype(np.float32)
             for name, shape in self.shapes().items()
         }
 
 
+def _mlp_matrices(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, int]]:
+    return {
+        f"{prefix}.gate_proj": (inner, hidden),
+        f"{prefix}.up_proj": (inner, hidden),
+        f"{prefix}.down_proj": (hidden, inner),
+    }
+
+
 def _with_biases(
-    matrices: Mapping[str, tuple[int, ...]], has_biases: bool
+    matrices: dict[str, tuple[int, int]], *, has_bias: bool
 ) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in matrices.items():
-        found[f"{name}.weight"] = shape
-        if has_biases:
-            found[f"{name}.bias"] = shape[:1]
-    return found
+        shapes[f"{name}.weight"] = shape
+        if has_bias:
+            shapes[f"{name}.bias"] = shape[:1]
+    return shapes
+
+
+_EXPERT = re.compile(r"(.*\.mlp\.experts\.)\d+\.(\w+_proj\.weight)")
+
+
+def stacked_experts(weights: Arrays) -> Arrays:
+    """Return a checkpoint whose experts are one by one with them in stacks, as in GGUF files."""
+    stacks: dict[str, list[Array]] = {}
+    for name, array in weights.items():
+        found = _EXPERT.fullmatch(name)
+        stacks.setdefault(found[1] + found[2] if found else name, []).append(array)
+    return {k: np.stack(v) if ".mlp.experts." in k else v[0] for k, v in stacks.items()}
+
+
+def fused_experts(weights: Arrays) -> Arrays:
+    """Return the same with the gate and up of experts in one stack, as transformers keeps them."""
+    fused: Arrays = {}
+    for name, array in stacked_experts(weights).items():
+        prefix, _, projection = name.partition(".mlp.experts.")
+        if projection == "gate_proj.weight":
+            fused[f"{prefix}.mlp.experts.gate_up_proj"] = array
+        elif projection == "up_proj.weight":
+            gate = fused[f"{prefix}.mlp.experts.gate_up_proj"]
+            fused[f"{prefix}.mlp.experts.gate_up_proj"] = np.concatenate([gate, array], axis=1)
+        else:
+            fused[name.replace("experts.down_proj.weight", "experts.down_proj")] = array
+    return fused
 
 
 def _values(
@@ -218,6 +273,25 @@ _QWEN3_NEXT = _QWEN3_5 | {
         "partial_rotary_factor": 0.25,
     },
 }
+_QWEN3_MOE = _QWEN3 | {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}
+_HYBRID_EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+}
+_QWEN3_5_MOE = (
+    _QWEN3_5
+    | {"model_type": "qwen3_5_moe_text", "architectures": ["Qwen3_5MoeForCausalLM"]}
+    | _HYBRID_EXPERTS
+)
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -290,6 +364,25 @@ MODEL_CASES = (
         linear_conv_kernel_dim=2,
     ),
     _case("qwen3_next", _QWEN3_NEXT),
+    _case("qwen3_5_moe", _QWEN3_5_MOE, num_experts=5),
+    _case(
+        "qwen3_next_moe",
+        _QWEN3_NEXT | _HYBRID_EXPERTS,
+        num_hidden_layers=5,
+        mlp_only_layers=[1],
+        norm_topk_prob=True,
+    ),
+    _case("qwen3_moe", _QWEN3_MOE),
+    _case("qwen3_moe_tied", _QWEN3_MOE, tie_word_embeddings=True, num_experts_per_tok=5),
+    _case("qwen3_moe_as_they_are", _QWEN3_MOE, norm_topk_prob=False, num_experts_per_tok=3),
+    _case(
+        "qwen3_moe_some_dense",
+        _QWEN3_MOE,
+        num_hidden_layers=5,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
+    ),
+    _case("qwen3_moe_window", _QWEN3_MOE, use_sliding_window=True, sliding_window=5),
 )
 MODEL_CASES_BY_NAME = {case.name: case for case in MODEL_CASES}
 

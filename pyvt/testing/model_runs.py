@@ -3,7 +3,8 @@
 Dims: T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,27 @@ from pyvt.models.registry import LoadedModel, load_model
 from pyvt.tensor.dtype import F32, DType
 from pyvt.testing.checkpoints import permute_qk_rows, write_gguf, write_safetensors
 from pyvt.testing.hybrid_shapes import gguf_tensor, split_projections
-from pyvt.testing.model_cases import FAR_POSITIONS, ModelCase
-from pyvt.weights.gguf_names import gguf_name
+from pyvt.testing.model_cases import (
+    FAR_POSITIONS,
+    Arrays,
+    ModelCase,
+    fused_experts,
+    stacked_experts,
+)
+from pyvt.weights.gguf_names import FUSED_EXPERTS, gguf_name
 from pyvt.weights.resolve import open_model
 from pyvt.worker.kv_cache import allocate_kv_cache
 
 Array = np.ndarray[Any, Any]
 Prompt = tuple[Array, Array]
 _BLOCK_SIZE = 4
+
+
+_EXPERT_FORMS: dict[str, Callable[[Arrays], Arrays]] = {
+    "single": lambda weights: weights,
+    "stacked": stacked_experts,
+    "fused": fused_experts,
+}
 
 
 def write_case(
@@ -37,6 +51,7 @@ def write_case(
     dtype: DType = F32,
     parts: int = 1,
     splits_projections: bool = True,
+    experts: str | None = None,
 ) -> Path:
     """Write the checkpoint of a case and return its path.
 
@@ -48,22 +63,24 @@ def write_case(
         parts: shards or splits.
         splits_projections: whether a GGUF file of fused projections holds q, k, v and z apart, as
             newer converters do.
+        experts: how experts are stored: ``single``, one by one; ``stacked``; or ``fused``, gate and
+            up as one stack. None is what converters write: single, in GGUF stacked.
     """
+    form = experts or ("single" if kind == "safetensors" else "stacked")
     weights = {
-        name: array.astype(dtype.numpy) if array.ndim == 2 else array
-        for name, array in case.weights().items()
+        name: array.astype(dtype.numpy) if array.ndim >= 2 else array
+        for name, array in _EXPERT_FORMS[form](case.weights()).items()
     }
     if kind == "safetensors":
         return write_safetensors(folder, weights, case.config, shards=parts)
     folder.mkdir(parents=True, exist_ok=True)
     config = ModelConfig.from_hf(case.config)
-    architecture = FAMILIES[config.family].gguf
     if config.linear_attention is not None and splits_projections:
         weights = split_projections(config, weights)
     tensors: dict[str, Array] = {}
     for name, array in weights.items():
         canonical, values = gguf_tensor(config, name, _gguf_order(config, name, array))
-        stored = gguf_name(architecture, canonical, config.num_layers)
+        stored = _gguf_name(config, canonical)
         assert stored is not None, f"{name}: has a name in GGUF"
         tensors[stored] = values
     if config.rope.rope_type == "llama3":
@@ -71,6 +88,16 @@ def write_case(
         divisors = plain / inverse_frequencies(config.rope)
         tensors["rope_freqs.weight"] = divisors.astype(np.float32)
     return write_gguf(folder / "model.gguf", gguf_metadata(config), tensors, splits=parts)
+
+
+def _gguf_name(config: ModelConfig, name: str) -> str | None:
+    """Return the GGUF name of a tensor of ``write_case``; fused experts have no canonical name."""
+    architecture = FAMILIES[config.family].gguf
+    fused = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.gate_up_proj", name)
+    if fused:
+        return f"{FUSED_EXPERTS[architecture].format(i=fused[1])}.weight"
+    canonical = f"{name}.weight" if name.endswith("_proj") else name
+    return gguf_name(architecture, canonical, config.num_layers)
 
 
 def _gguf_order(config: ModelConfig, name: str, array: Array) -> Array:
@@ -113,6 +140,14 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
                 i in config.linear_layers for i in range(keys["block_count"])
             ],
         }
+    if config.moe is not None:
+        keys |= {
+            "expert_count": config.moe.num_experts,
+            "expert_used_count": config.moe.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe.moe_intermediate_size,
+        }
+    if config.moe is not None and config.moe.shared_expert_intermediate_size is not None:
+        keys["expert_shared_feed_forward_length"] = config.moe.shared_expert_intermediate_size
     architecture = FAMILIES[config.family].gguf
     return {"general.architecture": architecture} | {
         f"{architecture}.{name}": value for name, value in keys.items()

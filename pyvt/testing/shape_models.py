@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from pyvt import envs
-from pyvt.config.model import ModelConfig
+from pyvt.config.model import FAMILIES, ModelConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.mathutil import round_up
 from pyvt.tensor.dtype import DType, dtype_named
@@ -179,7 +179,7 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
     config = ModelConfig.from_hf(SHAPES[model.shape])
     infos, rows, offset = [], list(model.tensors()), 0
     for name, shape, dtype in rows:
-        stored = gguf_name(config.family, name)
+        stored = gguf_name(FAMILIES[config.family].gguf, name)
         assert stored is not None, f"{name}: has a name in GGUF"
         assert dtype.gguf_id is not None, f"{dtype}: has a number in GGUF"
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))

@@ -1,8 +1,8 @@
 """GGUFSource: the tensors of a GGUF model, one file or a split set, under canonical names.
 
-Three things are undone on the way: q and k rows of architectures that store them for a rotation of
-adjacent pairs come back in the order of Hugging Face, a fused qkv is three tensors, and the kernel
-of a convolution gets back the axis that a converter takes out.
+Undone on the way: q and k rows of architectures that store them for a rotation of adjacent pairs
+come back in the order of Hugging Face; a fused qkv is three tensors; fused gates and ups of experts
+are two; an axis of size 1 that a converter takes out is put back.
 
 Dims: N heads, D head size.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from pyvt.errors import CheckpointError
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import rows_of_matrices
 from pyvt.weights import gguf_names
 from pyvt.weights.gguf_reader import GGUFFile, GGUFTensor, read_gguf
 from pyvt.weights.shards import member_path, missing_shard, numbered_name
@@ -24,29 +25,37 @@ from pyvt.weights.source import Tensor, TensorInfo, unknown_tensor
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor", "open_gguf", "read_gguf"]
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
-_CONVOLUTION = ".conv1d.weight"
+# Tensors that files hold without an axis of size 1, and its place.
+_SQUEEZED = {".linear_attn.conv1d.weight": 1, ".mlp.shared_expert_gate.weight": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute.
 
-    ``is_squeezed`` says that its second axis, of size 1, is not stored.
+    ``rows`` counts in each matrix where the tensor is a stack of them.
+    ``new_axis`` is the place of an axis of size 1 that is not stored.
     """
 
     file: GGUFFile
     tensor: GGUFTensor
     rows: slice | None = None
     permuted_heads: int | None = None
-    is_squeezed: bool = False
+    new_axis: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self.is_squeezed:
-            return (self.tensor.shape[0], 1, *self.tensor.shape[1:])
+        if self.new_axis is not None:
+            return (*self.tensor.shape[: self.new_axis], 1, *self.tensor.shape[self.new_axis :])
         if self.rows is None:
             return self.tensor.shape
-        return (self.rows.stop - self.rows.start, *self.tensor.shape[1:])
+        shape = list(self.tensor.shape)
+        shape[self.row_axis] = self.rows.stop - self.rows.start
+        return tuple(shape)
+
+    @property
+    def row_axis(self) -> int:
+        return 1 if len(self.tensor.shape) == 3 else 0
 
 
 class GGUFSource:
@@ -80,7 +89,8 @@ class GGUFSource:
         dtype, shape = place.tensor.dtype, place.shape
         nbytes = place.tensor.nbytes
         if place.rows is not None:
-            nbytes = nbytes // place.tensor.shape[0] * shape[0]
+            axis = place.row_axis
+            nbytes = nbytes // place.tensor.shape[axis] * shape[axis]
         return TensorInfo(name, dtype, shape, nbytes, place.file.path)
 
     def get(self, name: str) -> Tensor:
@@ -89,8 +99,9 @@ class GGUFSource:
         stored = place.tensor
         tensor = place.file.mapped.tensor(stored.name, stored.dtype, stored.shape, stored.offset)
         if place.rows is not None:
-            tensor = _rows(tensor, place.rows)
-        if place.is_squeezed and isinstance(tensor, np.ndarray):
+            select = rows_of_matrices if place.row_axis else _rows
+            tensor = select(tensor, place.rows)
+        if place.new_axis is not None and isinstance(tensor, np.ndarray):
             tensor = tensor.reshape(place.shape)
         if place.permuted_heads is None:
             return tensor
@@ -141,11 +152,15 @@ class GGUFSource:
         fused = gguf_names.fused_qkv_stem(self.architecture, tensor.name)
         if fused is not None and not gguf_names.has_linear_mark(tensor.name, self._stored):
             return self._split_qkv(file, tensor, *fused)
+        experts = gguf_names.fused_experts_stem(self.architecture, tensor.name)
+        if experts is not None:
+            return self._split_experts(file, tensor, experts)
         name = gguf_names.canonical_name(self.architecture, tensor.name, self._num_layers)
         if name is None:
             return {tensor.name: _Place(file, tensor)}
-        if name.endswith(_CONVOLUTION) and len(tensor.shape) == 2:
-            return {name: _Place(file, tensor, is_squeezed=True)}
+        for tail, axis in _SQUEEZED.items():
+            if name.endswith(tail) and len(tensor.shape) == axis + 1:
+                return {name: _Place(file, tensor, new_axis=axis)}
         heads = self._permuted_heads(name)
         if heads is not None:
             self._check_heads(tensor, tensor.shape[0] if tensor.shape else 0, heads)
@@ -176,6 +191,17 @@ class GGUFSource:
             places[name] = _Place(file, tensor, slice(start, start + size), heads)
             start += size
         return places
+
+    def _split_experts(self, file: GGUFFile, tensor: GGUFTensor, prefix: str) -> dict[str, _Place]:
+        if len(tensor.shape) != 3 or tensor.shape[1] == 0 or tensor.shape[1] % 2:
+            raise self._error(
+                "gate and up rows of each expert, [E, 2I, H]", str(tensor.shape), tensor.name
+            )
+        half = tensor.shape[1] // 2
+        return {
+            f"{prefix}gate_proj.weight": _Place(file, tensor, slice(0, half)),
+            f"{prefix}up_proj.weight": _Place(file, tensor, slice(half, 2 * half)),
+        }
 
     def _permuted_heads(self, name: str) -> int | None:
         """Return the heads of a canonical tensor with permuted rows, None for all others."""

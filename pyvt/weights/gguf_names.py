@@ -25,7 +25,18 @@ _QK_NORM = {
     "blk.{i}.attn_q_norm": "model.layers.{i}.self_attn.q_norm",
     "blk.{i}.attn_k_norm": "model.layers.{i}.self_attn.k_norm",
 }
-
+_EXPERTS = {
+    "blk.{i}.ffn_gate_inp": "model.layers.{i}.mlp.gate",
+    "blk.{i}.ffn_gate_exps": "model.layers.{i}.mlp.experts.gate_proj",
+    "blk.{i}.ffn_up_exps": "model.layers.{i}.mlp.experts.up_proj",
+    "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.down_proj",
+}
+_SHARED_EXPERT = {
+    "blk.{i}.ffn_gate_inp_shexp": "model.layers.{i}.mlp.shared_expert_gate",
+    "blk.{i}.ffn_gate_shexp": "model.layers.{i}.mlp.shared_expert.gate_proj",
+    "blk.{i}.ffn_up_shexp": "model.layers.{i}.mlp.shared_expert.up_proj",
+    "blk.{i}.ffn_down_shexp": "model.layers.{i}.mlp.shared_expert.down_proj",
+}
 _LINEAR_ATTENTION = {
     "blk.{i}.attn_qkv": "model.layers.{i}.linear_attn.in_proj_qkv",
     "blk.{i}.attn_gate": "model.layers.{i}.linear_attn.in_proj_z",
@@ -48,9 +59,10 @@ _HYBRID = (
 TENSOR_NAMES: dict[str, dict[str, str]] = {
     "llama": _DENSE,
     "qwen3": _DENSE | _QK_NORM,
+    "qwen3moe": _DENSE | _QK_NORM | _EXPERTS,
     "qwen35": _HYBRID,
-    "qwen35moe": _HYBRID,
-    "qwen3next": _HYBRID,
+    "qwen35moe": _HYBRID | _EXPERTS | _SHARED_EXPERT,
+    "qwen3next": _HYBRID | _EXPERTS | _SHARED_EXPERT,
 }
 # Full names, without a suffix or with one that is part of the canonical name.
 _STATE_SPACE = {
@@ -73,6 +85,8 @@ DRAFT_NAMES = {
 }
 # One tensor of rows [q; k; v], which some converters write in place of three.
 FUSED_QKV = dict.fromkeys(TENSOR_NAMES, "blk.{i}.attn_qkv")
+# One tensor of the gate and up rows of each expert, gate first, which converters write on request.
+FUSED_EXPERTS = dict.fromkeys(("qwen3moe", "qwen35moe", "qwen3next"), "blk.{i}.ffn_gate_up_exps")
 # Architectures whose q rows have as many rows of a gate beside them, head by head.
 GATED_Q = frozenset({"qwen35", "qwen35moe", "qwen3next"})
 # A layer with this tensor has linear attention; its attn_qkv is no fused one.
@@ -145,6 +159,16 @@ def _whole(rows: dict[str, str], name: str) -> str | None:
     layer = _LAYER.match(name)
     row = None if layer is None else rows.get(_LAYER.sub(r"\1.{i}.", name))
     return None if row is None or layer is None else row.replace("{i}", layer[2])
+
+
+def fused_experts_stem(architecture: str, gguf_name: str) -> str | None:
+    """Return the canonical prefix where the tensor is a fused gate and up of experts, else None.
+
+    ``model.layers.3.mlp.experts.`` + ``gate_proj`` + ``.weight`` is then one of the two names.
+    """
+    row = FUSED_EXPERTS.get(architecture)
+    name = row and _translate({row: "model.layers.{i}.mlp.experts."}, gguf_name)
+    return name.removesuffix(".weight") if name and name.endswith(".weight") else None
 
 
 def _translate(rows: dict[str, str], name: str) -> str | None:

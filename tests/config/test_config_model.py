@@ -19,7 +19,7 @@ def _without(config: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _gguf(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     metadata = gguf_metadata(ModelConfig.from_hf(config))
-    family = config["model_type"]
+    family = metadata["general.architecture"]
     return metadata | {f"{family}.{key.replace('__', '.')}": v for key, v in changes.items()}
 
 
