@@ -35,9 +35,11 @@ MODELS = {
     "LlamaForCausalLM": "pyvt.models.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "pyvt.models.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "pyvt.models.qwen3_moe:Qwen3MoeForCausalLM",
-    "Qwen3NextForCausalLM": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",
-    "Qwen3_5ForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",
-    "Qwen3_5MoeForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForCausalLM",
+    "Qwen3NextForCausalLM": "pyvt.models.qwen3_5:Qwen3NextForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration": (
+        "pyvt.models.qwen3_5:Qwen3_5MoeForConditionalGeneration"
+    ),
 }
 _ROPE_FREQS = "rope_freqs.weight"
 _LM_HEAD = "lm_head.weight"

@@ -85,16 +85,18 @@ class GraphRunner:
         if self.backend.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
             return self.model.forward(step.input_ids, batch)
         if batch.num_reqs not in self._recorded:
-            recorded = self._recorded[batch.num_reqs] = self._record(step)
-        else:
-            recorded = self._recorded[batch.num_reqs]
-            if recorded is not None:
-                _fill(recorded, step)
-                recorded.plan.run()
-                self.num_replays += 1
+            # A step runs once: a second run would move the states of its requests on twice.
+            self._replayed, hidden = self._record(step)
+            self._recorded[batch.num_reqs] = self._replayed
+            self.num_eager_decodes += self._replayed is None
+            return hidden
+        recorded = self._recorded[batch.num_reqs]
         if recorded is None:
             self.num_eager_decodes += 1
             return self.model.forward(step.input_ids, batch)
+        _fill(recorded, step)
+        recorded.plan.run()
+        self.num_replays += 1
         self._replayed = recorded
         return recorded.hidden
 
@@ -121,8 +123,8 @@ class GraphRunner:
         recorded = self._recorded.get(num_reqs)
         return None if recorded is None else recorded.plan
 
-    def _record(self, step: StepInputs) -> Recorded | None:
-        """Run a step and return its plan, or None where an op of it is not the backend's."""
+    def _record(self, step: StepInputs) -> tuple[Recorded | None, Array]:
+        """Run a step; return its plan, None where an op is not the backend's, and hidden states."""
         assert self.backend.make_plan is not None, "only a backend that records gets here"
         batch = step.batch
         num_groups = batch.block_tables.shape[0]
@@ -159,9 +161,9 @@ class GraphRunner:
         finally:
             plan.stop()
         if foreign:
-            return None
+            return None, hidden
         # A step's outputs are read before the next one, so plans share their memory too.
-        return Recorded(
+        recorded = Recorded(
             plan=plan,
             input_ids=input_ids,
             batch=own,
@@ -171,6 +173,7 @@ class GraphRunner:
             best=self.pool.unclaimed(best),
             kept=kept,
         )
+        return recorded, recorded.hidden
 
 
 def _is_pooled(arg: Any, pool: BufferPool) -> bool:

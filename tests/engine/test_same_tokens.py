@@ -16,9 +16,7 @@ from pyvt.engine.build import build_engine
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
-from pyvt.testing.checkpoints import write_safetensors
-from pyvt.testing.model_cases import ModelCase
-from tests.engine.tiny_model import CONFIG, write_tiny_model
+from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 CONTEXT = 64
 SHARED = [(7 * i) % 250 for i in range(21)]
@@ -37,10 +35,8 @@ Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A plain model, and one with windows in two of three layers."""
-    plain = write_tiny_model(tmp_path_factory.mktemp("plain") / "model")
-    windowed = write_tiny_model(tmp_path_factory.mktemp("windowed") / "model")
-    config = CONFIG | {
+    """A plain model, one with windows in two of three layers, and one with linear attention."""
+    windowed = CONFIG | {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "head_dim": 8,
@@ -49,13 +45,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     }
-    files = {
-        path.name: path.read_text()
-        for path in windowed.glob("*.json")
-        if path.name.startswith(("tokenizer", "generation"))
+    configs = {"plain": CONFIG, "windowed": windowed, "hybrid": HYBRID_CONFIG}
+    return {
+        kind: write_tiny_model(tmp_path_factory.mktemp(kind) / "model", config=config)
+        for kind, config in configs.items()
     }
-    write_safetensors(windowed, ModelCase("windowed", config).weights(), config, files=files)
-    return {"plain": plain, "windowed": windowed}
 
 
 def answers(engine: LLMEngine, prompts: list[list[int]]) -> list[Answer]:
@@ -107,7 +101,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", ["plain", "windowed"])
+@pytest.mark.parametrize("kind", ["plain", "windowed", "hybrid"])
 def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
@@ -125,7 +119,7 @@ def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     assert num_preemptions["preemption"] > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", "windowed"])
+@pytest.mark.parametrize("kind", ["plain", "windowed", "hybrid"])
 def test_prefix_cache_cold_and_warm_give_the_same(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
