@@ -161,7 +161,8 @@ class ModelConfig:
         has_output_gate: whether a sigmoid of further rows of ``q_proj`` gates attention.
         linear_attention: the shape of layers with linear attention, None where there are none.
         linear_layers: which layers they are; the others have attention.
-        num_mtp_layers: layers of the head that drafts tokens (multi-token prediction).
+        num_mtp_layers: layers of the head that drafts tokens (multi-token prediction); 0 leaves
+            the head of a checkpoint out.
         moe: the experts of sparse layers, None where all layers have a plain MLP.
         eos_token_ids: ids that end a generation, from every config file; the tokenizer adds more.
         checkpoint_dtype: name of the dtype that config.json states, None where it does not.
@@ -214,6 +215,15 @@ class ModelConfig:
                 f"got {len(self.sliding_windows)}",
                 field="layer_types",
             )
+        if self.num_layers <= len(self.linear_layers):
+            raise ConfigError(
+                f"[model] layer_types: expected a layer with {FULL_ATTENTION}, got none",
+                field="layer_types",
+            )
+
+    def window_of(self, layer_idx: int) -> int | None:
+        """Return the window of a layer's attention; layers of a draft head have none."""
+        return self.sliding_windows[layer_idx] if layer_idx < self.num_layers else None
 
     @classmethod
     def from_hf(

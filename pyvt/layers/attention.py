@@ -26,8 +26,7 @@ class Attention(Module):
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
-        is_draft = layer_idx >= config.num_layers
-        self.window = None if is_draft else config.sliding_windows[layer_idx]
+        self.window = config.window_of(layer_idx)
         self.is_gated = config.has_output_gate
         self.layer_idx = layer_idx
         self.rotary = rotary

@@ -29,6 +29,14 @@ class CausalLM(Protocol):
         """Return logits ``[n, V]`` f32 (f64 in an f64 model) of hidden rows ``[n, H]``."""
         ...
 
+    def draft(self, token_ids: Array, hidden: Array, batch: ForwardBatch) -> Array:
+        """Return what the draft head makes of hidden states and the tokens behind them ``[T, H]``.
+
+        Called after ``forward`` where tokens are drafted by a model that has such a head; its
+        output can be given back as ``hidden``.
+        """
+        ...
+
     def kv_cache_specs(self) -> tuple[LayerSpec, ...]:
         """Return what each layer keeps, in the order of ``batch.kv_caches``."""
         ...

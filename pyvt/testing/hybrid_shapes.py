@@ -1,4 +1,4 @@
-"""The tensors of linear attention and of draft heads, for tiny checkpoints of hybrid models.
+"""The tensors of linear attention, for tiny checkpoints of hybrid models.
 
 Dims: H hidden size, Hk key heads, Hv value heads, Dk and Dv their sizes, Kc conv kernel, C conv
 channels.

@@ -9,7 +9,9 @@ Format of a case's folder, ``goldens/models/<case>/``:
    ``weights_sha256``.
 2. ``logits.npz``: ``<prompt>.ids`` i64 ``[T]``, ``<prompt>.positions`` i64 ``[T]``,
    ``<prompt>.f32`` and ``<prompt>.f64`` ``[T, V]`` (``far`` in f64 only).
-3. The same file holds ``inv_freq`` f64 ``[R/2]`` and, for the positions ``FAR_POSITIONS``, ``cos``
+3. Where the model has a draft head, ``draft.f32`` and ``draft.f64`` ``[T - 1, V]``: its logits
+   behind each token but the last of the prompt ``long``.
+4. The same file holds ``inv_freq`` f64 ``[R/2]`` and, for the positions ``FAR_POSITIONS``, ``cos``
    and ``sin`` f64 ``[3, R/2]`` with the attention factor in them.
 
 Dims: T tokens, V vocabulary, R rotary size.
@@ -90,6 +92,25 @@ class ModelCase:
         shapes["model.norm.weight"] = (hidden,)
         if not c["tie_word_embeddings"]:
             shapes["lm_head.weight"] = (vocab, hidden)
+        return shapes | self._draft_shapes()
+
+    def _draft_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the head that drafts tokens, where there is one."""
+        c = self.config
+        num_layers, hidden = c.get("mtp_num_hidden_layers", 0), c["hidden_size"]
+        if not num_layers:
+            return {}
+        shapes: dict[str, tuple[int, ...]] = {"mtp.fc.weight": (hidden, 2 * hidden)}
+        for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+            shapes[f"mtp.{name}.weight"] = (hidden,)
+        for i in range(num_layers):
+            layer = (
+                self._norm_shapes()
+                | self._attention_shapes()
+                | self._mlp_shapes(c["num_hidden_layers"] + i)
+                | self._head_norm_shapes()
+            )
+            shapes |= {f"mtp.layers.{i}.{name}": shape for name, shape in layer.items()}
         return shapes
 
     @property
@@ -287,6 +308,7 @@ _HYBRID_EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 20,
 }
+_TWO_LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 _QWEN3_5_MOE = (
     _QWEN3_5
     | {"model_type": "qwen3_5_moe_text", "architectures": ["Qwen3_5MoeForCausalLM"]}
@@ -365,6 +387,8 @@ MODEL_CASES = (
     ),
     _case("qwen3_next", _QWEN3_NEXT),
     _case("qwen3_5_moe", _QWEN3_5_MOE, num_experts=5),
+    _case("qwen3_5_mtp", _QWEN3_5, mtp_num_hidden_layers=1, **_TWO_LAYERS),
+    _case("qwen3_5_moe_mtp", _QWEN3_5_MOE, mtp_num_hidden_layers=1, **_TWO_LAYERS),
     _case(
         "qwen3_next_moe",
         _QWEN3_NEXT | _HYBRID_EXPERTS,

@@ -113,6 +113,7 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
     rope = config.rope
     keys: dict[str, Any] = {
         "block_count": config.num_layers + config.num_mtp_layers,
+        **({"nextn_predict_layers": config.num_mtp_layers} if config.num_mtp_layers else {}),
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "feed_forward_length": config.intermediate_size,

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyvt.layers.forward_batch import Array, ForwardBatch
 from pyvt.layers.moe import SparseMoE
+from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.models.registry import LoadedModel
 from pyvt.tensor.dtype import BF16, F16, F32, F64, DType
 from pyvt.testing.model_cases import (
@@ -72,6 +74,40 @@ def test_logits_equal_transformers(
     assert logits.dtype == dtype.numpy
     difference = compare(logits, golden.arrays[f"{prompt}.{dtype.name}"], "model", dtype.name)
     assert difference.is_within, difference.reason
+
+
+class Drafting:
+    """A model whose forward gives what its draft head makes of each token."""
+
+    def __init__(self, model: DecoderForCausalLM, ids: Array) -> None:
+        self.model, self.ids = model, ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def forward(self, input_ids: Array, batch: ForwardBatch) -> Array:
+        """Return the head's hidden states ``[T, H]``."""
+        hidden = self.model.forward(input_ids, batch)
+        return self.model.draft(self.ids[batch.positions + 1], hidden, batch)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("golden", [p for p in BY_CASE if "draft.f64" in p.values[0].arrays])
+def test_drafts_equal_the_layers_of_transformers(
+    golden: ModelGolden, dtype: DType, kind: str, load: Load
+) -> None:
+    ids, positions = MODEL_CASES_BY_NAME[golden.case].prompts()["long"]
+    drafting: Any = Drafting(load(golden.case, dtype, kind=kind).model, ids)
+
+    (logits,) = all_logits(drafting, [(ids[:-1], positions[:-1])])
+    (cut,) = all_logits(drafting, [(ids[:-1], positions[:-1])], [[9], [1], [12]])
+
+    # A GGUF file has the norms in f32 with 1 added, rounded once more.
+    tolerance = "f32" if kind == "gguf" else dtype.name
+    for got in (logits, cut):
+        difference = compare(got, golden.arrays[f"draft.{dtype.name}"], "model", tolerance)
+        assert difference.is_within, difference.reason
 
 
 @pytest.mark.parametrize("golden", [p for p in BY_CASE if "far.f64" in p.values[0].arrays])
@@ -170,6 +206,18 @@ def test_experts_differ_and_a_swap_of_two_is_seen(name: str, load: Load, tmp_pat
     (logits,) = all_logits(loaded.model, [MODEL_CASES_BY_NAME[name].prompts()["long"]])
 
     assert not compare(logits, golden.arrays["long.f32"], "model", "f32").is_within
+
+
+def test_gguf_of_fused_projections_equals_one_of_split_projections(load: Load) -> None:
+    prompt = MODEL_CASES_BY_NAME["qwen3_next"].prompts()["long"]
+
+    fused = load("qwen3_next", kind="gguf", splits_projections=False)
+    split = load("qwen3_next", kind="gguf")
+
+    assert fused.config.linear_attention != split.config.linear_attention
+    np.testing.assert_array_equal(
+        all_logits(fused.model, [prompt])[0], all_logits(split.model, [prompt])[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])
