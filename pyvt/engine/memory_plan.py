@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from pyvt import backends
@@ -19,6 +19,7 @@ from pyvt.config.cache import (
 )
 from pyvt.config.device import auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
+from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
@@ -160,7 +161,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         UnsupportedError, CheckpointError: the model cannot be run.
     """
     free = available_host_bytes() if free_bytes is None else free_bytes
-    shape = model_config(files)
+    shape = _with_wanted_head(model_config(files), config)
     device = config.device
     dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
@@ -173,7 +174,11 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     specs = with_kv_dtype(specs, dtype_named(kv_dtype))
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
-    infos = [files.source.info(name) for name in files.source.names()]
+    infos = [
+        files.source.info(name)
+        for name in files.source.names()
+        if shape.num_mtp_layers or not name.startswith("mtp.")
+    ]
     weight_bytes = sum(
         info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos
     )
@@ -206,6 +211,22 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
         state_bytes=_states_of(specs, int(resolved.cache.num_state_slots)),
     )
+
+
+def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
+    """Return the config of a model that keeps its draft head only where it drafts tokens.
+
+    Raises ConfigError where tokens are to be drafted by a head that the model has not.
+    """
+    if config.speculative.method != MTP_METHOD:
+        return replace(shape, num_mtp_layers=0)
+    if not shape.num_mtp_layers:
+        raise ConfigError(
+            f"[config] speculative.method: expected a model with a draft head for {MTP_METHOD!r}, "
+            f"got {shape.architecture} without one; take a file that has it, or 'ngram'",
+            field="speculative.method",
+        )
+    return shape
 
 
 def _check_fits(

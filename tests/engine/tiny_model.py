@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
     "eos_token_id": 3,
 }
-HYBRID_CONFIG: dict[str, Any] = MODEL_CASES_BY_NAME["qwen3_5"].config | {
+HYBRID_CONFIG: dict[str, Any] = MODEL_CASES_BY_NAME["qwen3_5_mtp"].config | {
     "vocab_size": CONFIG["vocab_size"],
     "eos_token_id": 3,
 }
