@@ -6,6 +6,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -27,7 +28,6 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
-from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import trim_heap
@@ -38,6 +38,9 @@ from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from pyvt.structured import GrammarCompiler
 
 log = get_logger(__name__)
 
@@ -104,7 +107,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
             tokenizer,
             chat_template,
             limits,
-            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+            lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
@@ -119,6 +122,15 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         engine.model_load_ms,
     )
     return engine
+
+
+def _grammar_compiler(
+    tokenizer: Tokenizer, vocab_size: int, limits: InputLimits
+) -> "GrammarCompiler":
+    """Return a compiler of grammars; its library is loaded only where somebody asks for one."""
+    from pyvt.structured import GrammarCompiler
+
+    return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
 
 
 def make_scheduler(

@@ -5,16 +5,19 @@ prompt is never truncated: one that does not fit is refused with both numbers.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from pyvt.errors import RequestError
 from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest, Grammar
 from pyvt.sampling_params import SamplingParams
-from pyvt.structured import GrammarCompiler
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
 from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
+
+if TYPE_CHECKING:
+    from pyvt.structured import GrammarCompiler
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
@@ -50,10 +53,13 @@ class InputProcessor:
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         limits: InputLimits,
-        grammars: GrammarCompiler | None = None,
+        grammars: Callable[[], "GrammarCompiler"] | None = None,
     ) -> None:
-        """Without ``grammars`` requests with ``structured_outputs`` are refused."""
-        self.grammars = grammars
+        """Make one; ``grammars`` is called at the first request with ``structured_outputs``.
+
+        Without it such requests are refused.
+        """
+        self.grammars = None if grammars is None else cache(grammars)
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.limits = limits
@@ -177,7 +183,7 @@ class InputProcessor:
             raise _refused("structured_outputs", "none, this engine has no grammars", "some")
         if params.ignore_eos:
             raise _refused("ignore_eos", "false where a grammar says when the text ends", True)
-        grammar = self.grammars.compile(params.structured_outputs)
+        grammar = self.grammars().compile(params.structured_outputs)
         if grammar.shortest > max_tokens:
             raise RequestError(
                 f"[request] max_tokens: structured_outputs needs at least {grammar.shortest} "

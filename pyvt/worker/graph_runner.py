@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import Candidate, Op, tapped
+from pyvt.dispatch import Candidate, Op, allocating, tapped
 from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
@@ -63,7 +63,7 @@ class GraphRunner:
         model: whose forward runs.
         max_blocks: blocks of the longest request.
         backend: whose kernels may be recorded; one without ``make_plan`` runs all steps eagerly.
-        pool: the activations of all plans.
+        pool: the activations of all plans, and the large ones of other steps.
         num_replays: steps that a plan ran.
         num_eager_decodes: decode steps that could not be recorded.
     """
@@ -83,7 +83,7 @@ class GraphRunner:
         self._replayed = None
         is_decode = batch.max_seqlen_q == 1
         if self.backend.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
-            return self.model.forward(step.input_ids, batch)
+            return self._run_eagerly(step)
         if batch.num_reqs not in self._recorded:
             # A step runs once: a second run would move the states of its requests on twice.
             self._replayed, hidden = self._record(step)
@@ -93,7 +93,7 @@ class GraphRunner:
         recorded = self._recorded[batch.num_reqs]
         if recorded is None:
             self.num_eager_decodes += 1
-            return self.model.forward(step.input_ids, batch)
+            return self._run_eagerly(step)
         _fill(recorded, step)
         recorded.plan.run()
         self.num_replays += 1
@@ -104,7 +104,8 @@ class GraphRunner:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
         recorded, indices = self._replayed, step.batch.logits_indices
         if recorded is None:
-            return self.model.compute_logits(np.take(hidden, indices, axis=0))
+            with allocating(self.pool.empty_if_large):
+                return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
     def greedy_tokens(self, step: StepInputs) -> list[int] | None:
@@ -117,6 +118,11 @@ class GraphRunner:
             return None
         tokens: list[int] = recorded.best[step.batch.logits_indices].tolist()
         return tokens
+
+    def _run_eagerly(self, step: StepInputs) -> Array:
+        """Run a step op by op; its large arrays stay in the pool, not in a heap of holes."""
+        with allocating(self.pool.empty_if_large):
+            return self.model.forward(step.input_ids, step.batch)
 
     def plan_of(self, num_reqs: int) -> Plan | None:
         """Return the plan of steps of so many requests, None where there is none."""

@@ -16,6 +16,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.config.cache import (
     CacheGroup,
+    KVCacheSpec,
     LayerSpec,
     StateSpec,
     block_bytes,
@@ -106,6 +107,15 @@ def kv_bytes_per_token(specs: Sequence[LayerSpec]) -> int:
     return sum(spec.bytes_per_token for spec in token_specs(specs))
 
 
+def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
+    """Return ``[num_blocks + 1, S, Nk, D]`` where a head's tokens of a block lie side by side.
+
+    Attention reads one head at a time, so it reads memory in order.
+    """
+    shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
+    return np.zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+
+
 def allocate_kv_cache(
     specs: Sequence[LayerSpec], num_blocks: int, block_size: int, num_state_slots: int = 0
 ) -> KVCache:
@@ -115,7 +125,7 @@ def allocate_kv_cache(
     """
     groups = cache_groups(specs)
     try:
-        places = _allocate(groups, specs, (num_blocks + 1, block_size), num_state_slots + 1)
+        places = _allocate(groups, specs, (num_blocks, block_size), num_state_slots + 1)
     except (MemoryError, ValueError) as error:  # ValueError: beyond what an array can have
         need = num_blocks * block_bytes(specs, block_size) + num_state_slots * state_bytes(specs)
         raise ConfigError(
@@ -152,8 +162,6 @@ def _allocate(
                 places[layer] = (g, (conv, state))
                 continue
             if i == len(pairs):
-                shape = (*blocks, spec.num_kv_heads, spec.head_dim)
-                pair = np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)
-                pairs.append(pair)
+                pairs.append((_blocks(spec, *blocks), _blocks(spec, *blocks)))
             places[layer] = (g, pairs[i])
     return places

@@ -48,7 +48,7 @@ def engine_of(
             tokenizer,
             chat_template,
             limits,
-            GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
+            lambda: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
         ),
         OutputProcessor(tokenizer, clock),
         config=EngineConfig(model="fake"),
