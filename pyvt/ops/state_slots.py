@@ -8,8 +8,6 @@ request whose drafts were wrong goes on from the slot of its last right token.
 Dims: T tokens of all requests, R requests.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from pyvt.dispatch import Check
@@ -48,15 +46,13 @@ def _check_writers(
     check: Check, cu_seqlens_q: Array, initial_slots: Array, state_slots: Array
 ) -> None:
     """Check that no result depends on which request comes first."""
+    tokens = np.flatnonzero(state_slots >= 0)
+    requests = np.searchsorted(cu_seqlens_q, tokens, side="right") - 1
     writers: dict[int, int] = {}
-    starts = initial_slots.tolist()
-    for request, (begin, end) in enumerate(pairwise(cu_seqlens_q.tolist())):
-        for slot in state_slots[begin:end].tolist():
-            if slot < 0:
-                continue
-            if slot in writers:
-                raise check.fail("state_slots", "every slot once", slot)
-            writers[slot] = request
-    for request, slot in enumerate(starts):
+    for slot, request in zip(state_slots[tokens].tolist(), requests.tolist(), strict=True):
+        if slot in writers:
+            raise check.fail("state_slots", "every slot once", slot)
+        writers[slot] = request
+    for request, slot in enumerate(initial_slots.tolist()):
         if writers.get(slot, request) != request:
             raise check.fail("initial_slots", "no slot that another request writes", slot)

@@ -31,7 +31,6 @@ def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     states = normal(rng, dtype, 2, 3, 3, 20)
     return inputs | {
         "x": normal(rng, dtype, 4, 31)[:, 5:25],
-        "weight": normal(rng, dtype, 20, 4).T,
         "conv_state": states[:, 1],
     }
 
