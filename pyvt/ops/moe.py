@@ -27,6 +27,8 @@ ADD_SHARED_EXPERT = declare("add_shared_expert")
 Experts = Stored | PackedTensor
 
 _ACT_MODES = ("none", "q8")
+# Most pairs of a token and an expert whose outputs are held at once.
+_MAX_PAIRS = 4096
 
 
 def router_topk(
@@ -135,6 +137,24 @@ def fused_experts(
 
 @FUSED_EXPERTS.reference
 def _fused_experts(
+    out: Array,
+    x: Array,
+    expert_ids: Array,
+    expert_weights: Array,
+    gate: Experts,
+    up: Experts,
+    down: Experts,
+    act: str,
+) -> None:
+    step = max(1, _MAX_PAIRS // max(1, expert_ids.shape[1]))
+    for start in range(0, len(x), step):
+        tokens = slice(start, start + step)
+        _add_up_experts(
+            out[tokens], x[tokens], expert_ids[tokens], expert_weights[tokens], gate, up, down, act
+        )
+
+
+def _add_up_experts(
     out: Array,
     x: Array,
     expert_ids: Array,

@@ -245,7 +245,17 @@ CAPABILITIES = (
         figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
     Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
-    Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Qwen3-MoE: tiny models equal transformers and llama.cpp, in every stored form",
+        command="pytest tests/models -k moe",
+        label="PASS",
+    ),
+    Capability(
+        name="Qwen3-MoE on the native CPU backend: the same bits alone and in any batch",
+        command="pytest tests/backends/test_experts.py tests/engine/test_same_tokens.py -k experts",
+        label="PASS",
+    ),
+    Capability(name="Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
     Capability(
         name="Server: chats, completions, responses and messages, whole and streamed, read by the "
         "official OpenAI client; every sampling parameter on every route",

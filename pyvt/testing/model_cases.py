@@ -20,7 +20,7 @@ Dims: T tokens, V vocabulary, R rotary size.
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,13 +193,31 @@ def _with_biases(
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.)\d+\.(\w+_proj\.weight)")
 
 
+def stacks_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tensors of a checkpoint with each layer's experts in stacks, as in GGUF files.
+
+    Each has the names that it is made of, which are its own unless they are experts'.
+    """
+    stacks: dict[str, list[str]] = {}
+    for name in names:
+        found = _EXPERT.fullmatch(name)
+        stacks.setdefault(found[1] + found[2] if found else name, []).append(name)
+    return stacks
+
+
+def is_stack(name: str, parts: list[str]) -> bool:
+    """Whether a tensor of ``stacks_of`` is made of experts."""
+    return parts[0] != name
+
+
 def stacked_experts(weights: Arrays) -> Arrays:
     """Return a checkpoint whose experts are one by one with them in stacks, as in GGUF files."""
-    stacks: dict[str, list[Array]] = {}
-    for name, array in weights.items():
-        found = _EXPERT.fullmatch(name)
-        stacks.setdefault(found[1] + found[2] if found else name, []).append(array)
-    return {k: np.stack(v) if ".mlp.experts." in k else v[0] for k, v in stacks.items()}
+    return {
+        name: np.stack([weights[part] for part in parts])
+        if is_stack(name, parts)
+        else weights[name]
+        for name, parts in stacks_of(weights).items()
+    }
 
 
 def fused_experts(weights: Arrays) -> Arrays:

@@ -52,6 +52,7 @@ def write_case(
     parts: int = 1,
     splits_projections: bool = True,
     experts: str | None = None,
+    has_no_tokenizer: bool = False,
 ) -> Path:
     """Write the checkpoint of a case and return its path.
 
@@ -65,6 +66,7 @@ def write_case(
             newer converters do.
         experts: how experts are stored: ``single``, one by one; ``stacked``; or ``fused``, gate and
             up as one stack. None is what converters write: single, in GGUF stacked.
+        has_no_tokenizer: whether a GGUF file says that it has none, as llama.cpp wants to read.
     """
     form = experts or ("single" if kind == "safetensors" else "stacked")
     weights = {
@@ -87,7 +89,13 @@ def write_case(
         plain = config.rope.theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
         divisors = plain / inverse_frequencies(config.rope)
         tensors["rope_freqs.weight"] = divisors.astype(np.float32)
-    return write_gguf(folder / "model.gguf", gguf_metadata(config), tensors, splits=parts)
+    metadata = gguf_metadata(config)
+    if has_no_tokenizer:
+        metadata |= {
+            "tokenizer.ggml.model": "none",
+            f"{FAMILIES[config.family].gguf}.vocab_size": config.vocab_size,
+        }
+    return write_gguf(folder / "model.gguf", metadata, tensors, splits=parts)
 
 
 def _gguf_name(config: ModelConfig, name: str) -> str | None:

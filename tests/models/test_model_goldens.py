@@ -24,7 +24,8 @@ from pyvt.testing.model_cases import (
 from pyvt.testing.model_runs import all_logits, load_case, write_case
 from pyvt.testing.tolerance import compare
 
-GOLDENS = list(read_model_goldens(Path(__file__).parents[2] / "parity" / "goldens"))
+ROOT = Path(__file__).parents[2] / "parity" / "goldens"
+GOLDENS = list(read_model_goldens(ROOT))
 BY_CASE = [pytest.param(golden, id=golden.case) for golden in GOLDENS]
 GGUF_CASES = [
     pytest.param(case, id=case.name)
@@ -175,6 +176,17 @@ def test_gguf_export_equals_safetensors(case: ModelCase, load: Load) -> None:
     (gguf,) = all_logits(load(case.name, kind="gguf").model, [prompt])
 
     difference = compare(gguf, stored, "model_self", "f32")
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_tied"])
+def test_gguf_logits_equal_those_of_llama_cpp(name: str, load: Load) -> None:
+    stored = np.load(ROOT / "models" / name / "llama.npz")["long.f32"]
+    prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
+
+    (logits,) = all_logits(load(name, kind="gguf").model, [prompt])
+
+    difference = compare(logits, stored, "model", "f32")
     assert difference.is_within, difference.reason
 
 

@@ -51,7 +51,7 @@ def _weight(
     return pack_tiles(weight) if is_packed else weight
 
 
-def _experts(
+def experts_call(
     formats: str,
     shape: tuple[int, int, int, int, int],
     *,
@@ -85,7 +85,7 @@ def _experts(
 
 def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """Halves of a fused gate and up, and strided activations."""
-    inputs = _experts("f32", (5, 2, 4, 12, 20), is_packed=False)(rng, dtype)
+    inputs = experts_call("f32", (5, 2, 4, 12, 20), is_packed=False)(rng, dtype)
     both = _weight(rng, DTYPES["f32"], (4, 40, 12), is_packed=False)
     inputs["gate"], inputs["up"] = both[:, :20], both[:, 20:]
     inputs["x"] = normal(rng, dtype, 5, 24)[:, ::2]
@@ -94,7 +94,7 @@ def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
 
 def _twice(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """A token that has an expert twice, and experts that no token has."""
-    inputs = _experts("f32", (3, 2, 6, 8, 8))(rng, dtype)
+    inputs = experts_call("f32", (3, 2, 6, 8, 8))(rng, dtype)
     inputs["expert_ids"] = np.array([[4, 4], [0, 4], [5, 0]], np.int64)
     return inputs
 
@@ -143,22 +143,22 @@ CASES = (
     ),
     *rows(
         {
-            "one": _experts("f32", (1, 1, 1, 1, 1)),
-            "odd": _experts("f32", (4, 2, 3, 17, 9)),
-            "plain": _experts("f32", (5, 2, 4, 12, 16), is_packed=False, id_dtype=np.int64),
-            "mixed": _experts("bf16 f16 f32", (6, 2, 3, 16, 10)),
+            "one": experts_call("f32", (1, 1, 1, 1, 1)),
+            "odd": experts_call("f32", (4, 2, 3, 17, 9)),
+            "plain": experts_call("f32", (5, 2, 4, 12, 16), is_packed=False, id_dtype=np.int64),
+            "mixed": experts_call("bf16 f16 f32", (6, 2, 3, 16, 10)),
             "strided": _strided,
             "twice": _twice,
-            "no_tokens": _experts("bf16", (0, 2, 4, 16, 16)),
+            "no_tokens": experts_call("bf16", (0, 2, 4, 16, 16)),
         },
         "fused_experts",
         op_class="linear",
     ),
     *rows(
         {
-            "q8_0": _experts("q8_0", (3, 2, 4, 64, 32)),
-            "q4_1_q5_0": _experts("q4_1 q4_0 q5_0", (2, 2, 4, 32, 64)),
-            "blocks": _experts("q8_0 q4_0 f32", (3, 2, 4, 32, 32), is_packed=False),
+            "q8_0": experts_call("q8_0", (3, 2, 4, 64, 32)),
+            "q4_1_q5_0": experts_call("q4_1 q4_0 q5_0", (2, 2, 4, 32, 64)),
+            "blocks": experts_call("q8_0 q4_0 f32", (3, 2, 4, 32, 32), is_packed=False),
         },
         "fused_experts",
         op_class="linear",
@@ -166,9 +166,11 @@ CASES = (
     ),
     *rows(
         {
-            "q8_0_q8": _experts("q8_0", (3, 2, 4, 64, 32), act="q8"),
-            "q4_1_q5_0_q8": _experts("q4_1 q4_0 q5_0", (2, 2, 4, 32, 64), act="q8"),
-            "blocks_q8": _experts("q8_0 q4_0 f32", (3, 2, 4, 32, 32), act="q8", is_packed=False),
+            "q8_0_q8": experts_call("q8_0", (3, 2, 4, 64, 32), act="q8"),
+            "q4_1_q5_0_q8": experts_call("q4_1 q4_0 q5_0", (2, 2, 4, 32, 64), act="q8"),
+            "blocks_q8": experts_call(
+                "q8_0 q4_0 f32", (3, 2, 4, 32, 32), act="q8", is_packed=False
+            ),
         },
         "fused_experts",
         op_class="experts_q8",
@@ -176,12 +178,12 @@ CASES = (
     ),
     *rows(
         {
-            "no_experts_of_a_token": _experts("f32", (3, 0, 4, 16, 16)),
-            "odd_tokens": _experts("f32", (21, 3, 7, 33, 19)),
-            "no_hidden": _experts("f32", (3, 2, 4, 0, 16)),
-            "no_inner": _experts("f32", (3, 2, 4, 16, 0)),
-            "bf16_tokens": _experts("bf16", (40, 4, 8, 96, 48)),
-            "f16_tokens": _experts("f16 f16 bf16", (65, 3, 5, 72, 40)),
+            "no_experts_of_a_token": experts_call("f32", (3, 0, 4, 16, 16)),
+            "odd_tokens": experts_call("f32", (21, 3, 7, 33, 19)),
+            "no_hidden": experts_call("f32", (3, 2, 4, 0, 16)),
+            "no_inner": experts_call("f32", (3, 2, 4, 16, 0)),
+            "bf16_tokens": experts_call("bf16", (40, 4, 8, 96, 48)),
+            "f16_tokens": experts_call("f16 f16 bf16", (65, 3, 5, 72, 40)),
         },
         "fused_experts",
         op_class="linear",
@@ -190,7 +192,7 @@ CASES = (
     ),
     *rows(
         {
-            f"{name}_tokens": _experts(name, (19, 3, 5, 256, 256))
+            f"{name}_tokens": experts_call(name, (19, 3, 5, 256, 256))
             for name in ("q4_0", "q4_k", "q6_k", "iq2_s", "iq4_nl")
         },
         "fused_experts",
@@ -199,10 +201,10 @@ CASES = (
         has_golden=False,
     ),
     *rows(
-        {f"{name}_q8": _experts(name, (5, 2, 3, 256, 256), act="q8") for name in _BLOCKS}
+        {f"{name}_q8": experts_call(name, (5, 2, 3, 256, 256), act="q8") for name in _BLOCKS}
         | {
-            "q4_k_m_q8": _experts("q4_k q4_k q6_k", (1, 4, 6, 512, 256), act="q8"),
-            "q4_k_tokens_q8": _experts("q4_k", (70, 2, 3, 256, 256), act="q8"),
+            "q4_k_m_q8": experts_call("q4_k q4_k q6_k", (1, 4, 6, 512, 256), act="q8"),
+            "q4_k_tokens_q8": experts_call("q4_k", (70, 2, 3, 256, 256), act="q8"),
         },
         "fused_experts",
         op_class="experts_q8",
