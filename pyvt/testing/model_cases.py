@@ -411,7 +411,6 @@ MODEL_CASES = (
         "qwen3_next_moe",
         _QWEN3_NEXT | _HYBRID_EXPERTS,
         num_hidden_layers=5,
-        mlp_only_layers=[1],
         norm_topk_prob=True,
     ),
     _case("qwen3_moe", _QWEN3_MOE),

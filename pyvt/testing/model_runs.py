@@ -140,6 +140,9 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
     linear = config.linear_attention
     if linear is not None:
         keys |= {
+            # Frequencies in turn belong to one of three positions, which are equal for text.
+            "rope.dimension_sections": [(rope.rotary_dim // 2 + 2 - i) // 3 for i in range(3)]
+            + [0],
             "ssm.conv_kernel": linear.conv_kernel,
             "ssm.state_size": linear.key_head_dim,
             "ssm.group_count": linear.num_key_heads,

@@ -138,7 +138,17 @@ def test_logits_in_half_are_f32_and_near_the_truth(name: str, dtype: DType, load
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize("steps", [[[1]] * 23, [[9], [14]], [[1], [21], [1]]], ids=len)
-@pytest.mark.parametrize("name", ["llama_llama3", "qwen3_yarn", "qwen3_window", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama_llama3",
+        "qwen3_yarn",
+        "qwen3_window",
+        "qwen3_moe",
+        "qwen3_5_layer_types",
+        "qwen3_next_moe",
+    ],
+)
 def test_prefill_equals_decode_and_split_prefill(
     name: str, steps: list[list[int]], dtype: DType, load: Load
 ) -> None:
@@ -152,7 +162,14 @@ def test_prefill_equals_decode_and_split_prefill(
 
 
 @pytest.mark.parametrize(
-    "name", ["llama_mqa_three_layers", "qwen3_layer_types", "qwen3_moe_some_dense"]
+    "name",
+    [
+        "llama_mqa_three_layers",
+        "qwen3_layer_types",
+        "qwen3_moe_some_dense",
+        "qwen3_5",
+        "qwen3_5_moe",
+    ],
 )
 def test_a_batch_equals_each_request_alone(name: str, load: Load) -> None:
     prompts = MODEL_CASES_BY_NAME[name].prompts()
@@ -179,7 +196,7 @@ def test_gguf_export_equals_safetensors(case: ModelCase, load: Load) -> None:
     assert difference.is_within, difference.reason
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_tied"])
+@pytest.mark.parametrize("name", [path.parent.name for path in ROOT.glob("models/*/llama.npz")])
 def test_gguf_logits_equal_those_of_llama_cpp(name: str, load: Load) -> None:
     stored = np.load(ROOT / "models" / name / "llama.npz")["long.f32"]
     prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
