@@ -47,6 +47,10 @@ class SchedulerStats:
         prefix_hits: tokens of them that were found.
         num_kept_blocks: blocks that nobody holds and that may be found again.
         num_evictions: kept blocks that were taken for other tokens.
+        num_states: states of linear attention that are held.
+        num_kept_states: snapshots of states that nobody holds and that may be found again.
+        num_snapshots: snapshots that were made.
+        num_state_evictions: kept snapshots that were taken for other states.
     """
 
     num_running: int
@@ -57,6 +61,10 @@ class SchedulerStats:
     prefix_hits: int = 0
     num_kept_blocks: int = 0
     num_evictions: int = 0
+    num_states: int = 0
+    num_kept_states: int = 0
+    num_snapshots: int = 0
+    num_state_evictions: int = 0
 
 
 class Scheduler:
@@ -125,6 +133,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Return the state of the queues and of the prefix cache."""
         manager = self.kv_cache_manager
+        slots = None if manager.states is None else manager.states.pool
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
@@ -134,6 +143,10 @@ class Scheduler:
             prefix_hits=manager.prefix_stats.num_hit_tokens,
             num_kept_blocks=manager.pool.num_kept_blocks,
             num_evictions=manager.pool.num_evictions,
+            num_states=slots.num_blocks - slots.num_free_blocks if slots else 0,
+            num_kept_states=slots.num_kept_blocks if slots else 0,
+            num_snapshots=slots.num_snapshots if slots else 0,
+            num_state_evictions=slots.num_evictions if slots else 0,
         )
 
     def reset_prefix_cache(self) -> int:
