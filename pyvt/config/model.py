@@ -413,18 +413,14 @@ def _from_gguf(
             str(keys.error("expert_count", "0 for a dense model", keys.get("expert_count")))
         )
     num_blocks = keys.size("block_count", limit=_MAX_LAYERS)
-    num_mtp_layers = _gguf_mtp_layers(family, keys, num_blocks)
-    num_layers = num_blocks - num_mtp_layers
+    num_layers = num_blocks - _gguf_mtp_layers(family, keys, num_blocks)
     moe = moe_from_gguf(keys, shapes, num_layers) if family.has_experts else None
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
     head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
-    if keys.size("attention.value_length", head_dim) != head_dim:
-        raise keys.error(
-            "attention.value_length",
-            f"{head_dim} as key_length",
-            keys.get("attention.value_length"),
-        )
+    value_dim = keys.size("attention.value_length", head_dim)
+    if value_dim != head_dim:
+        raise keys.error("attention.value_length", f"{head_dim} as key_length", value_dim)
     max_positions = keys.size("context_length")
     window = keys.integer("attention.sliding_window", 0)
     if window and window < max_positions:
@@ -447,30 +443,35 @@ def _from_gguf(
         head_dim=head_dim,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         max_position_embeddings=max_positions,
-        rope=rope_from_gguf(
-            keys,
-            head_dim,
-            max_positions,
-            rope_freqs,
-            is_partial=family.rotary_share is not None,
-        ),
+        rope=rope_from_gguf(keys, head_dim, max_positions, rope_freqs, family.rotary_share),
         tie_word_embeddings="lm_head.weight" not in shapes,
         attention_bias=any(name.endswith(".self_attn.q_proj.bias") for name in shapes),
         mlp_bias=family.has_mlp_bias and "model.layers.0.mlp.gate_proj.bias" in shapes,
         qk_norm=family.qk_norm,
         sliding_windows=(None,) * num_layers,
-        has_output_gate=family.has_output_gate,
-        linear_attention=linear_attention_from_gguf(keys, shapes, family.head_map)
-        if family.is_hybrid
-        else None,
-        linear_layers=linear_layers_from_gguf(keys, num_layers, num_blocks)
-        if family.is_hybrid
-        else (),
-        num_mtp_layers=num_mtp_layers,
+        **_gguf_hybrid(family, keys, shapes, num_layers, num_blocks),
         moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
     )
+
+
+def _gguf_hybrid(
+    family: Family,
+    keys: Keys,
+    shapes: Mapping[str, tuple[int, ...]],
+    num_layers: int,
+    num_blocks: int,
+) -> dict[str, Any]:
+    """Return the fields of ``ModelConfig`` that only hybrids have."""
+    if not family.is_hybrid:
+        return {}
+    return {
+        "has_output_gate": family.has_output_gate,
+        "linear_attention": linear_attention_from_gguf(keys, shapes, family.head_map),
+        "linear_layers": linear_layers_from_gguf(keys, num_layers, num_blocks),
+        "num_mtp_layers": num_blocks - num_layers,
+    }
 
 
 def _gguf_mtp_layers(family: Family, keys: Keys, num_blocks: int) -> int:

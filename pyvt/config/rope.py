@@ -204,16 +204,15 @@ def rope_from_gguf(
     head_dim: int,
     max_positions: int,
     freq_divisors: Sequence[float] | None,
-    *,
-    is_partial: bool = False,
+    share: float | None = None,
 ) -> RopeConfig:
     """Return the RoPE of GGUF metadata; ``keys`` reads behind the architecture's prefix.
 
     llama3 is not a scaling type there: the file holds divisors of the frequencies instead.
-    ``is_partial`` allows that only the first dims of a head turn.
+    ``share`` of None is a family whose heads always turn whole.
     """
     rotary_dim = keys.size("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim and not is_partial:
+    if rotary_dim != head_dim and share is None:
         raise keys.error("rope.dimension_count", f"the head size {head_dim}", rotary_dim)
     check_sections(keys, "rope.dimension_sections", rotary_dim)
     theta = keys.number("rope.freq_base", DEFAULT_THETA)

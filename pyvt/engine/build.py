@@ -36,7 +36,7 @@ from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
-from pyvt.worker.kv_cache import allocate_kv_cache
+from pyvt.worker.kv_cache import KVCache, allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -92,12 +92,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         helper.shutdown()
         files.close()
     trim_heap()
-    cache = allocate_kv_cache(
-        planned.kv_specs,
-        int(config.cache.num_blocks),
-        config.cache.block_size,
-        int(config.cache.num_state_slots),
-    )
+    cache = _allocate(planned)
     scheduler = make_scheduler(config, cache.groups, namespace)
     core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config))
     limits = _limits(planned.model_config, tokenizer, config)
@@ -131,6 +126,12 @@ def _grammar_compiler(
     from pyvt.structured import GrammarCompiler
 
     return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
+
+
+def _allocate(planned: Plan) -> KVCache:
+    cache = planned.config.cache
+    num_slots = int(cache.num_state_slots)
+    return allocate_kv_cache(planned.kv_specs, int(cache.num_blocks), cache.block_size, num_slots)
 
 
 def make_scheduler(
