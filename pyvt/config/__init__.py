@@ -215,8 +215,7 @@ def _resolve_slots(config: EngineConfig, caps: Caps) -> int:
     room = caps.kv_budget_bytes // 2
     if config.max_model_len != "auto" and config.cache.num_blocks == "auto":
         need = _blocks_for(config, caps, config.max_model_len) + 1
-        rest = caps.kv_budget_bytes - need * block_bytes(caps.kv_specs, config.cache.block_size)
-        room = min(room, rest)
+        room = min(room, caps.kv_budget_bytes - need * _room_bytes(config, caps))
     wanted = config.scheduler.max_num_seqs * SLOTS_OF_REQUEST
     return max(MIN_STATE_SLOTS, min(wanted, room // size - 1))
 
@@ -238,11 +237,9 @@ def _resolve_lengths(config: EngineConfig, caps: Caps, num_slots: int) -> tuple[
         wanted = max_model_len
     if config.cache.num_blocks == "auto":
         full_load = config.scheduler.max_num_seqs * _blocks_for(config, caps, wanted)
-        # A pool of this size leaves room for the tables of a request that fills it, and for the
-        # block that stands for none.
-        room_bytes = bytes_of_block + block_size * caps.bytes_per_position
-        states = (num_slots + 1) * state_bytes(caps.kv_specs)
-        num_blocks = min(full_load, (caps.kv_budget_bytes - states) // room_bytes - 1)
+        # One block stands for none.
+        room = caps.kv_budget_bytes - (num_slots + 1) * state_bytes(caps.kv_specs)
+        num_blocks = min(full_load, room // _room_bytes(config, caps) - 1)
         num_blocks = max(0, num_blocks)
     else:
         num_blocks = config.cache.num_blocks
@@ -259,6 +256,12 @@ def _resolve_lengths(config: EngineConfig, caps: Caps, num_slots: int) -> tuple[
             field="max_model_len",
         )
     return wanted, num_blocks
+
+
+def _room_bytes(config: EngineConfig, caps: Caps) -> int:
+    """Return the bytes of a block and of its share of the tables of a request that fills a pool."""
+    size = config.cache.block_size
+    return block_bytes(caps.kv_specs, size) + size * caps.bytes_per_position
 
 
 def _blocks_for(config: EngineConfig, caps: Caps, num_tokens: int) -> int:

@@ -73,6 +73,16 @@ class LinearAttentionConfig:
         """C, what goes through the convolution."""
         return 2 * self.key_size + self.value_size
 
+    @property
+    def conv_shape(self) -> tuple[int, int]:
+        """The convolution's state of one request, ``(Kc − 1, C)``."""
+        return self.conv_kernel - 1, self.num_channels
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """The delta rule's state of one request, ``(Hv, Dk, Dv)``."""
+        return self.num_value_heads, self.key_head_dim, self.value_head_dim
+
     def projection_size(self, name: str) -> int:
         """Return the rows of an input projection."""
         sizes = {

@@ -103,12 +103,8 @@ class DecoderForCausalLM(Module):
         config, linear = self.config, self.config.linear_attention
         if linear is not None and layer_idx in config.linear_layers:
             return StateSpec(
-                conv_shape=(linear.conv_kernel - 1, linear.num_channels),
-                state_shape=(
-                    linear.num_value_heads,
-                    linear.key_head_dim,
-                    linear.value_head_dim,
-                ),
+                conv_shape=linear.conv_shape,
+                state_shape=linear.state_shape,
                 conv_dtype=self.settings.dtype,
                 state_dtype=self.settings.wide_dtype,
             )
