@@ -65,6 +65,15 @@ def linear_attention_values(
     return None
 
 
+def gguf_form(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the canonical name and the shape that ``gguf_tensor`` gives a tensor."""
+    if name.endswith(".linear_attn.A_log"):
+        return f"{name.removesuffix('A_log')}A", shape
+    if name.endswith((".linear_attn.conv1d.weight", ".mlp.shared_expert_gate.weight")):
+        return name, tuple(size for size in shape if size != 1)
+    return name, shape
+
+
 def gguf_tensor(config: ModelConfig, name: str, array: Array) -> tuple[str, Array]:
     """Return the canonical name and the values that the upstream converter makes of a tensor.
 
