@@ -27,6 +27,15 @@ struct BlockMatrix {
   int64_t num_cols = 0;
 };
 
+// The matrices [N, K] of all experts of a layer: tiles, each matrix's behind the one before, rows
+// of blocks u8 [E, N, bytes of a row], or floats [E, N, K]; one of the three.
+struct ExpertStack {
+  PackedMatrix tiles;  // of one matrix, but for num_bytes: of all
+  BlockMatrix blocks;
+  TensorView plain;
+  int64_t num_experts = -1;  // below 0 where what was given is no stack
+};
+
 // Rows of activations quantised to int8 by groups of 32 columns.
 struct Q8Rows {
   const int8_t* q;      // [M][ldq]
@@ -62,11 +71,12 @@ struct Int8Format {
 };
 
 // The block formats, in the order of KernelTable::int8. X(name of the DType).
-#define PYVT_INT8_FORMATS(X)                                                                      \
-  X(kQ8_0)                                                                                        \
-  X(kQ4_0)                                                                                        \
-  X(kQ4_1)                                                                                        \
-  X(kQ5_0) X(kQ5_1) X(kQ2_K) X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) \
+#define PYVT_INT8_FORMATS(X)                                                             \
+  X(kQ8_0)                                                                               \
+  X(kQ4_0)                                                                               \
+  X(kQ4_1)                                                                               \
+  X(kQ5_0)                                                                               \
+  X(kQ5_1) X(kQ2_K) X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) \
       X(kIQ3_XXS) X(kIQ3_S) X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4) X(kNVFP4)
 
 namespace places {

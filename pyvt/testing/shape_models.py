@@ -276,7 +276,9 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))
         num_rows = int(np.prod(shape[:-1]))
         offset = round_up(offset + num_rows * dtype.row_bytes(shape[-1]), _ALIGNMENT)
-    pairs = [gguf_pair(k, v) for k, v in (gguf_metadata(config) | _tokenizer(config)).items()]
+    pairs = [
+        gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()
+    ]
     header = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs))
     header += b"".join(pairs) + b"".join(infos)
     with path.open("wb") as file:
@@ -291,7 +293,7 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
 
 
-def _tokenizer(config: ModelConfig) -> dict[str, Any]:
+def byte_level_tokenizer(config: ModelConfig) -> dict[str, Any]:
     """Return the metadata of a byte-level BPE vocabulary of the model's size, with one merge."""
     rest = [byte for byte in range(256) if byte not in _PRINTABLE]
     alphabet = [chr(b if b in _PRINTABLE else 256 + rest.index(b)) for b in range(256)]

@@ -23,6 +23,7 @@ from pyvt.testing.checkpoints import write_gguf, write_safetensors
 from pyvt.testing.model_cases import ModelCase, stacked_experts
 from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
+from pyvt.testing.shape_models import byte_level_tokenizer
 from pyvt.weights.gguf_names import gguf_name
 from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
@@ -94,7 +95,8 @@ def _in_blocks(case: ModelCase, root: Path) -> Path:
         assert stored is not None, f"{name}: has a name in GGUF"
         dtype = Q4_0 if "up_proj" in name else Q8_0
         tensors[stored] = array if is_plain else random_weight(rng, dtype, *array.shape)
-    metadata = gguf_metadata(ModelConfig.from_hf(case.config))
+    config = ModelConfig.from_hf(case.config)
+    metadata = gguf_metadata(config) | byte_level_tokenizer(config)
     return write_gguf(root / "experts.gguf", metadata, tensors)
 
 

@@ -63,6 +63,16 @@
   X(gelu_and_mul, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x), \
     (out, x)) \
+  X(router_topk, "f32 bf16 f16", \
+    (pyvt_out weights, pyvt_out ids, pyvt_in logits, pyvt_i64 top_k, pyvt_i64 renormalize), \
+    (weights, ids, logits, top_k, renormalize)) \
+  X(fused_experts, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
+    (pyvt_out out, pyvt_in x, pyvt_in expert_ids, pyvt_in expert_weights, pyvt_experts gate, \
+     pyvt_experts up, pyvt_experts down, pyvt_text act), \
+    (out, x, expert_ids, expert_weights, gate, up, down, act)) \
+  X(add_shared_expert, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in routed, pyvt_in shared, pyvt_in gate), \
+    (out, routed, shared, gate)) \
   X(rotary_embedding, "f32 bf16 f16", \
     (pyvt_out q, pyvt_out k, pyvt_in positions, pyvt_in cos_sin), \
     (q, k, positions, cos_sin)) \
