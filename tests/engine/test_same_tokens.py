@@ -20,7 +20,7 @@ from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import Q4_0, Q8_0
 from pyvt.testing.checkpoints import write_gguf, write_safetensors
-from pyvt.testing.model_cases import ModelCase, stacked_experts
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelCase, stacked_experts
 from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.shape_models import byte_level_tokenizer
@@ -62,6 +62,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm_topk_prob": True,
     },
     "hybrid": HYBRID_CONFIG,
+    "hybrid-experts": HYBRID_CONFIG
+    | MODEL_CASES_BY_NAME["qwen3_5_moe_mtp"].config
+    | {"vocab_size": CONFIG["vocab_size"]},
 }
 
 
