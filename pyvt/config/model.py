@@ -257,7 +257,7 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     keys = Keys("config.json", text)
     both = Keys("config.json", config, text)
     family = _hf_family(text, config)
-    _refuse_unsupported(family, keys, both)
+    _refuse_unsupported(family, keys)
     hidden_size, num_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     head_dim = keys.get("head_dim") or family.head_dim
     if head_dim is None and hidden_size % num_heads:
@@ -335,17 +335,10 @@ def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     return family
 
 
-def _refuse_unsupported(family: Family, keys: Keys, both: Keys) -> None:
+def _refuse_unsupported(family: Family, keys: Keys) -> None:
     activation = keys.text("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(unknown_name("config.json", "hidden_act", activation, ("silu",)))
-    quantization = both.block("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method")
-        raise UnsupportedError(
-            f"[config.json] quantization_config: quant_method {method!r} is not supported; "
-            "valid are unquantized safetensors (bf16, f16, f32) and GGUF files"
-        )
     kinds = set(map(str, keys.items("layer_types")))
     if not family.has_window and not family.is_hybrid and kinds - {FULL_ATTENTION}:
         raise keys.error("layer_types", "full_attention in every layer", keys.get("layer_types"))

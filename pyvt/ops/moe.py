@@ -189,6 +189,8 @@ def _product(rows: Array, weight: Experts, expert: int, act: str) -> Array:
         matrix = matrix_of(weight, expert)
     product = np.empty((len(rows), matrix.shape[0]), rows.dtype)
     if isinstance(matrix, QuantTensor):
+        # A format without codes, such as FP8, is multiplied as it is.
+        act = act if matrix.dtype.has_codes else "none"
         QUANT_LINEAR.reference_kernel(product, rows, matrix, None, act)
     else:
         LINEAR.reference_kernel(product, rows, matrix, None)

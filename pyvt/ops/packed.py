@@ -91,7 +91,7 @@ def packed_linear(
     if act not in _ACT_MODES:
         valid = did_you_mean(act, _ACT_MODES)
         raise ConfigError(f"[packed_linear] act: {act!r} is unknown; {valid}", field="act")
-    if act != "none" and not weight.dtype.is_block:
+    if act != "none" and not (weight.dtype.is_block and weight.dtype.has_codes):
         raise ConfigError(
             f"[packed_linear] act: expected none for a weight in {weight.dtype}, got {act!r}",
             field="act",

@@ -124,7 +124,7 @@ def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
     )
 
 
-def _turns(num_reqs: int, query_len: int, num_slots: int) -> Iterator[dict[str, Array]]:
+def _turns(num_reqs: int, query_len: int, num_slots: int) -> Iterator[dict[str, Any]]:
     """Yield the index arrays of calls that go on in place, from other slots each time."""
     calls = []
     for first in range(0, num_slots - num_reqs + 1, num_reqs):

@@ -131,6 +131,22 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="FP8, NVFP4, GPTQ, AWQ and compressed-tensors weights, bit for bit by their formulas, "
+        "kept packed; W4A4 and FP8 W8A8 checkpoints weight-only",
+        command="pytest tests/weights/quantized",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt quantize`: Llama and Qwen3 to GGUF in eight types; llama.cpp reads the files",
+        command="pytest tests/convert",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt eval`: perplexity and KL divergence equal those of the logits",
+        command="pytest tests/evaluation tests/cli/test_eval.py",
+        label="PASS",
+    ),
+    Capability(
         name="Broken model files are refused by name",
         command="pytest tests/weights/test_bad_files.py",
         label="PASS",

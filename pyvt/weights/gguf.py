@@ -63,11 +63,12 @@ class GGUFSource:
 
     Attributes:
         metadata: the metadata of the first part, which holds the model's.
+        files: the open parts, for whoever wants tensors as they are stored.
     """
 
     def __init__(self, files: Sequence[GGUFFile]) -> None:
         """Merge parts. Raises CheckpointError where two tensors come to one canonical name."""
-        self._files = tuple(files)
+        self.files = tuple(files)
         self._places: dict[str, _Place] = {}
         self.path = files[0].path
         self.metadata = files[0].metadata
@@ -111,12 +112,12 @@ class GGUFSource:
 
     def release(self) -> None:
         """Take the pages of the mapped files out of memory."""
-        for file in self._files:
+        for file in self.files:
             file.mapped.release()
 
     def close(self) -> None:
         """Let go of the mapped files."""
-        for file in self._files:
+        for file in self.files:
             file.mapped.close()
 
     def _architecture(self) -> str:

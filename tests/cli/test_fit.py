@@ -88,6 +88,9 @@ def test_fit_too_little_memory_says_by_how_much_and_three_remedies(
     assert result.code == 2
     for text in ("10.0 MiB free", "MiB too little", "lower", "raise", "take a smaller"):
         assert text in result.err
+    for option in ("--max-model-len", "--max-num-batched-tokens", "--memory-fraction"):
+        assert option in result.err
+    assert "_" not in result.err.replace(str(model), "")
 
 
 def test_fit_text_has_a_line_for_each_part(run_command: RunCommand, model: Path) -> None:

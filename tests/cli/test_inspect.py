@@ -205,7 +205,7 @@ def test_inspect_verify_finds_a_shape_that_the_config_does_not_have(
         pytest.param(_config(hidden_act="gelu"), "hidden_act", id="activation"),
         pytest.param(_config(hidden_size=None), "hidden_size", id="no_size"),
         pytest.param(
-            _config(quantization_config={"quant_method": "awq"}), "awq", id="quantization"
+            _config(quantization_config={"quant_method": "aqlm"}), "aqlm", id="quantization"
         ),
     ],
 )

@@ -85,7 +85,7 @@ def test_packed_linear_is_the_product_with_the_stored_weight(name: str) -> None:
     x, bias = rng.standard_normal((5, 512), np.float32), rng.standard_normal(600, np.float32)
     if dtype.numpy is None:
         weight: Any = random_weight(rng, dtype, 600, 512)
-        for act in ("none", "q8"):
+        for act in ("none", "q8") if dtype.has_codes else ("none",):
             want = ops.quant_linear(x, weight, bias, act=act)
             got = ops.packed_linear(x, pack_tiles(weight), bias, act=act)
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

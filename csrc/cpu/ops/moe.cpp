@@ -177,7 +177,7 @@ class ExpertsCall {
     return group;
   }
 
-  bool takes_codes(const Tiles& tiles) const { return is_q8_ && tiles.format.int8 != nullptr; }
+  bool takes_codes(const Tiles& tiles) const { return is_q8_ && tiles.format.takes_codes(); }
 
   // Each token's row once, then copies of it at the places of its experts.
   void prepare_inputs() {

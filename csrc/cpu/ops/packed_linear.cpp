@@ -46,7 +46,8 @@ class Product {
                from_.length);
     PYVT_CHECK(op, to_.num_rows == from_.num_rows && to_.length == tiles.num_rows,
                "out: wrong shape");
-    PYVT_CHECK(op, !is_q8 || tiles.format.int8 != nullptr, "act: q8 needs a weight in blocks");
+    PYVT_CHECK(op, !is_q8 || tiles.format.takes_codes(),
+               "act: q8 needs a weight in blocks with integer codes");
     is_in_place_ =
         !is_q8 && x.dtype == DType::kF32 && x.is_dense(1) && (x.rank <= 2 || x.is_dense());
     rows_.ldx = x.rank == 2 ? x.stride[0] : tiles.num_cols;

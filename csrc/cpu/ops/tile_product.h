@@ -82,9 +82,9 @@ inline void copy_strided(const char* from, int64_t item, char* to, int64_t strid
 
 class TileProduct {
  public:
-  // With `is_q8` a weight in blocks is multiplied by codes; all else by f32.
+  // With `is_q8` a weight of a format that takes codes is multiplied by them; all else by f32.
   TileProduct(const KernelTable& table, const Tiles& tiles, bool is_q8)
-      : table_(table), tiles_(tiles), is_q8_(is_q8 && tiles.format.int8 != nullptr) {}
+      : table_(table), tiles_(tiles), is_q8_(is_q8 && tiles.format.takes_codes()) {}
 
   const Tiles& tiles() const { return tiles_; }
   bool is_q8() const { return is_q8_; }

@@ -8,7 +8,8 @@
 // The block formats, all of them with kernels.
 #define PYVT_BLOCK_FORMATS                                            \
   "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq2_xxs iq2_xs " \
-  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4"
+  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4 int4_g128 int4_g32 " \
+  "int8_g128 int8_g32 nvfp4_g128 nvfp4_g32 fp8_g128 fp8_g32"
 
 // clang-format off
 #define CPU_OPS(X) \
