@@ -10,6 +10,8 @@
 //             stays in the first-level cache
 // traffic     decode: the state read and written once, memory bound; prefill: one load, one store
 //             and 4 operations for each vector of state and token, compute bound
+// tried       share of the multiply-add limit, 64 tokens, AVX2, one run: 87 %; numbers of q and k
+//             loaded anew for each vector 75 %; blocks of 3 vectors 76 %, of 2 vectors 74 %
 // source      Yang et al. 2024, arXiv:2412.06464
 #include "cpu/kernels/math-inl.h"
 #include "cpu/simd/level.h"
