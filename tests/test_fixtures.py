@@ -87,10 +87,24 @@ def test_chat_templates_are_cut_out_of_a_source_archive(
 
     monkeypatch.setattr(fixtures, "pip", download)
 
-    fixtures.fetch_chat_templates(tmp_path)
+    fixtures.TABLE["chat-templates"].fetch(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == [fixtures.CHAT_TEMPLATES]
     assert (tmp_path / fixtures.CHAT_TEMPLATES).read_text() == '{\n"b.2": "good"\n}'
+
+
+def test_schemas_are_cut_out_of_a_source_archive_in_the_order_of_their_files(
+    tmp_path: Path,
+) -> None:
+    folder = f"package-1.0/{fixtures.SCHEMAS_FOLDER}"
+    files = {"b.json": '[{"schema": 1}]', "a.json": '[{"schema": 2}, {}]', "optional/c.json": "[3]"}
+    with tarfile.open(tmp_path / "package.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+    assert fixtures.read_schemas(tmp_path / "package.tar.gz") == [{"schema": 2}, {}, {"schema": 1}]
 
 
 def test_npm_pack_that_fails_says_what_to_do(

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from pyvt.dispatch.table import REFERENCE_BACKEND
@@ -21,6 +20,8 @@ BACKENDS = {"cpu": "pyvt.backends.cpu"}
 
 def build_note(name: str) -> str:
     """Return what the install wrote about a backend: how it was built, or why it was not."""
+    from importlib.metadata import PackageNotFoundError, distribution  # 60 ms, seldom needed
+
     try:
         info = Path(str(distribution("pyvt").locate_file("pyvt/backends/build_info.json")))
         built = json.loads(info.read_text())[name]

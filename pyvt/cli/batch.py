@@ -46,22 +46,23 @@ def batch(source: Path, target: Path, **options: Any) -> int:
     The form is that of OpenAI's batch files, for /v1/chat/completions and /v1/completions. TARGET
     is appended to: a second run goes on where the first one stopped. Answers come as they are
     ready, with the custom_id of their request. A bad line gives an error line. The exit code is 1
-    where a line failed, 130 after Ctrl-C.
+    where a line of TARGET failed, in this run or an earlier one, 130 after Ctrl-C.
     """
-    done = read_done(source, target)
+    done, num_failed_before = read_done(source, target)
     session = open_session(options)
     with source.open("rb") as lines, target.open("ab") as answers:
         run = BatchRun(session, answers, done)
         with counting("lines", _num_lines(source) - len(done)) as advance, _stop_at_interrupt(run):
             run.all_lines(lines, advance)
     session.llm.shutdown()
+    before = f"{len(done)}" + (f" failed_before={num_failed_before}" * bool(num_failed_before))
     say(
-        f"done={run.num_done} failed={run.num_failed} before={len(done)} "
+        f"done={run.num_done} failed={run.num_failed} before={before} "
         f"finish={'interrupted' if run.is_stopped else 'complete'}"
     )
     if run.is_stopped:
         return EXIT_INTERRUPTED
-    return EXIT_FAILED if run.num_failed else 0
+    return EXIT_FAILED if run.num_failed + num_failed_before else 0
 
 
 @dataclass(slots=True)
@@ -146,24 +147,27 @@ class BatchRun:
         self.num_failed += is_failed
 
 
-def read_done(source: Path, target: Path) -> frozenset[str]:
-    """Return the ids of the answers that a target has; cuts a last line that is not whole.
+def read_done(source: Path, target: Path) -> tuple[frozenset[str], int]:
+    """Return the ids of the answers that a target has and how many of them are errors.
+
+    Cuts a last line that is not whole.
 
     Raises ConfigError where the target holds something else, or the answers to other requests.
     """
     if not target.exists():
-        return frozenset()
+        return frozenset(), 0
     if source.samefile(target):
         raise ConfigError(f"[batch] target: expected another file than the source, got {target}")
     found: dict[str, str | None] = {}
-    size = 0
+    size = num_failed = 0
     with target.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
             if not text.endswith(b"\n"):
                 break
             size += len(text)
-            name, custom_id = _answer(text, number, target)
+            name, custom_id, is_failed = _answer(text, number, target)
             found[name] = custom_id
+            num_failed += is_failed
     num_matched = 0
     with source.open("rb") as lines:
         for number, text in enumerate(lines, start=1):
@@ -177,13 +181,14 @@ def read_done(source: Path, target: Path) -> frozenset[str]:
         raise _foreign(target, "it answers lines that the source does not have")
     with target.open("r+b") as answers:
         answers.truncate(size)
-    return frozenset(found)
+    return frozenset(found), num_failed
 
 
-def _answer(text: bytes, number: int, target: Path) -> tuple[str, str | None]:
+def _answer(text: bytes, number: int, target: Path) -> tuple[str, str | None, bool]:
+    """Return id and custom_id of a line of the target, and whether it is an error."""
     try:
         line = json.loads(text)
-        return line["id"], line["custom_id"]
+        return line["id"], line["custom_id"], line.get("error") is not None
     except (ValueError, KeyError, TypeError) as error:
         raise _foreign(target, f"line {number} is no answer") from error
 

@@ -6,13 +6,15 @@
    ``custom_id``, ``response`` (``status_code``, ``request_id``, ``body``) and ``error``.
 3. For a line that cannot be served ``response`` has the status and the error as a server would
    give them, and ``error`` has ``code`` and ``message``.
-4. A field of the body that is null counts as absent; an unknown one is refused.
+4. A field of the body that is null counts as absent; an unknown one is refused, and so is a
+   ``model`` that is not the loaded one.
 """
 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pyvt.engine.input_processor import Prompt
@@ -22,7 +24,7 @@ from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from pyvt.sampling_params import SamplingParams
 
-STATUS_BAD, STATUS_FAILED = 400, 500
+STATUS_BAD, STATUS_NOT_FOUND, STATUS_FAILED = 400, 404, 500
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
 _SAME_NAME = (
@@ -94,6 +96,7 @@ def read_job(text: bytes, number: int, engine: LLMEngine, model: str) -> Job:
         if not isinstance(body, dict):
             raise _refused("body", "an object", body)
         fields = {name: value for name, value in body.items() if value is not None}
+        _check_model(fields.get("model", model), model)
         prompts, params, body_of = _READERS[url](fields, engine, f"batch-{number}", model)
         requests = tuple(
             engine.process(f"batch-{number}-{index}", prompt, params)
@@ -121,6 +124,8 @@ def error_line(
     """Return the line of the output for a line that failed."""
     kind = "invalid_request_error" if status == STATUS_BAD else "server_error"
     code = getattr(error, "code", None) or kind
+    if code == "model_not_found":
+        status = STATUS_NOT_FOUND
     body = {
         "error": {
             "message": str(error),
@@ -169,6 +174,17 @@ def _object(text: bytes) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name}, which is no JSON")
+
+
+def _check_model(asked: Any, model: str) -> None:
+    names = (model, Path(model).name)
+    if asked not in names:
+        raise RequestError(
+            f"[batch] model: expected {names[-1]!r}, which this run has loaded, got {asked!r}; run "
+            "the lines of another model with -m",
+            param="model",
+            code="model_not_found",
+        )
 
 
 _Read = tuple[Sequence[Prompt], SamplingParams, Callable[[Sequence[RequestOutput]], dict[str, Any]]]

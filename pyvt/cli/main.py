@@ -6,6 +6,7 @@ the traceback.
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -34,6 +35,10 @@ from pyvt.errors import (
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+_QUOTED_OR_NAME = re.compile(
+    r"'[^']*'|\b(?P<part>(?:cache|device|scheduler|server|speculative|structured_outputs)\.)?"
+    r"(?P<name>\w+)\b"
+)
 BAD_INPUT = (ConfigError, RequestError, CheckpointError, UnsupportedError)
 
 
@@ -56,6 +61,10 @@ COMMANDS = {
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
     "fit": CommandRow("pyvt.cli.fit", "fit", "Show what a model would take of the memory."),
+    "quantize": CommandRow(
+        "pyvt.cli.quantize", "quantize", "Write a model as a smaller GGUF file."
+    ),
+    "eval": CommandRow("pyvt.cli.eval", "evaluate", "Perplexity and KL divergence on a text."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
     "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
     "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),
@@ -76,6 +85,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}")
         with _interrupt_deferred():
             command: click.Command = getattr(import_module(row.module), row.attribute)
+        if isinstance(ctx.obj, dict):
+            ctx.obj.update(_flags_of(command))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,8 +124,9 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; ``pyvt/__main__.py`` is the script."""
+    flags: dict[str, str] = {}
     try:
-        result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False)
+        result: Any = cli.main(args=args, prog_name="pyvt", standalone_mode=False, obj=flags)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -132,12 +144,34 @@ def main(args: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     except PyvtError as error:
         code = EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
-        return _end(code, str(error), error)
+        return _end(code, as_options(str(error), flags), error)
     except MemoryError as error:
         return _end(EXIT_FAILED, f"out of memory: {error or 'no more could be had'}", error)
     except Exception as error:
         return _end(EXIT_FAILED, f"{type(error).__name__}: {error}", error)
     return result if isinstance(result, int) else 0
+
+
+def _flags_of(command: click.Command) -> dict[str, str]:
+    """Return the flag of each option of a command, and of the commands in it, by its setting."""
+    flags: dict[str, str] = {}
+    for inner in getattr(command, "commands", {}).values():
+        flags |= _flags_of(inner)
+    return flags | {p.name: p.opts[-1] for p in command.params if p.name and p.opts[-1][0] == "-"}
+
+
+def as_options(text: str, flags: dict[str, str]) -> str:
+    """Return the text of an error with settings called by their options.
+
+    Only names that are no plain words, such as ``max_model_len`` and ``device.act``, and nothing in
+    quotes, which is the user's.
+    """
+
+    def named(found: re.Match[str]) -> str:
+        is_name = found["part"] or "_" in (found["name"] or "")
+        return flags.get(found["name"], found[0]) if is_name else found[0]
+
+    return _QUOTED_OR_NAME.sub(named, text)
 
 
 def _end(code: int, text: str, error: BaseException | None = None) -> int:

@@ -9,9 +9,9 @@ import click
 from pyvt import hub
 from pyvt.cli.args import field_options, given
 from pyvt.cli.model_path import model_path
-from pyvt.cli.session import DEVICE_FIELDS, ENGINE_FIELDS
+from pyvt.cli.session import engine_options, engine_settings
 from pyvt.cli.terminal import loading, say
-from pyvt.config import DeviceConfig, EngineConfig, SchedulerConfig, engine_config
+from pyvt.config import SchedulerConfig, engine_config
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.engine.build import build_engine
@@ -25,9 +25,8 @@ SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 @click.command("serve", context_settings={"max_content_width": 100})
 @click.argument("model", default=hub.DEFAULT_MODEL)
 @field_options(ServerConfig, SERVER_FIELDS)
-@field_options(EngineConfig, ENGINE_FIELDS)
 @field_options(SchedulerConfig, SCHEDULER_FIELDS)
-@field_options(DeviceConfig, DEVICE_FIELDS)
+@engine_options
 def serve_command(model: str, **options: Any) -> None:
     """Serve MODEL over HTTP: an alias, org/repo, a folder of a model or a .gguf file.
 
@@ -38,7 +37,7 @@ def serve_command(model: str, **options: Any) -> None:
     path = model_path(model)
     names = config.served_model_name or (Path(model).name if Path(model).exists() else model,)
     state = ServerState(config=config, names=names)
-    settings = given(options, (*ENGINE_FIELDS, *SCHEDULER_FIELDS, *DEVICE_FIELDS))
+    settings = given(options, SCHEDULER_FIELDS) | engine_settings(options)
     # Before the model is loaded: a port that is in use is known at once.
     sock = listen(config)
 

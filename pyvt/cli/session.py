@@ -13,7 +13,13 @@ from pyvt import hub
 from pyvt.cli.args import field_options, given
 from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import loading
-from pyvt.config import DeviceConfig, EngineConfig, engine_config
+from pyvt.config import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    SpeculativeConfig,
+    engine_config,
+)
 from pyvt.engine.build import build_engine
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError
@@ -21,8 +27,16 @@ from pyvt.llm import LLM
 from pyvt.outputs import RequestMetrics, RequestOutput
 from pyvt.sampling_params import SamplingParams
 
-ENGINE_FIELDS = ("max_model_len",)
-DEVICE_FIELDS = ("backend", "dtype", "threads", "expand", "act")
+# Whose fields are options of every command that loads a model, in the order of the help.
+ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
+    EngineConfig: ("max_model_len",),
+    DeviceConfig: ("backend", "dtype", "threads", "expand", "act"),
+    CacheConfig: ("kv_dtype", "memory_fraction", "num_blocks"),
+    SpeculativeConfig: (
+        *("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
+    ),
+}
+ENGINE_FLAGS = {"method": "--speculation"}
 SAMPLING_FIELDS = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
@@ -33,21 +47,28 @@ Message = dict[str, str]
 Prompt = str | list[Message]
 
 
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how a model is run."""
+    for settings, names in reversed(ENGINE_OPTIONS.items()):
+        command = field_options(settings, names, flags=ENGINE_FLAGS)(command)
+    return command
+
+
+def engine_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given of ``engine_options``, for ``engine_config``."""
+    return given(options, [name for names in ENGINE_OPTIONS.values() for name in names])
+
+
 def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that choose a model and how it is run."""
-    for decorate in (
-        field_options(DeviceConfig, DEVICE_FIELDS),
-        field_options(EngineConfig, ENGINE_FIELDS),
-        click.option(
-            "-m",
-            "--model",
-            default=hub.DEFAULT_MODEL,
-            show_default=True,
-            help="alias, org/repo, folder of a model or .gguf file",
-        ),
-    ):
-        command = decorate(command)
-    return command
+    model = click.option(
+        "-m",
+        "--model",
+        default=hub.DEFAULT_MODEL,
+        show_default=True,
+        help="alias, org/repo, folder of a model or .gguf file",
+    )
+    return model(engine_options(command))
 
 
 def sampling_options(defaults: Mapping[str, Any]) -> Callable[..., Any]:
@@ -149,9 +170,9 @@ def open_engine(options: Mapping[str, Any]) -> LLMEngine:
     """Load the model that the options of ``model_options`` choose, pulling it where needed."""
     name = options["model"]
     path = model_path(name)
-    settings = given(options, (*ENGINE_FIELDS, *DEVICE_FIELDS))
+    config = engine_config(str(path), **engine_settings(options))
     with loading(name) as progress:
-        return build_engine(engine_config(str(path), **settings), progress=progress)
+        return build_engine(config, progress=progress)
 
 
 def open_session(options: Mapping[str, Any]) -> Session:

@@ -10,8 +10,14 @@ from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 
 _OPTIONS = (
-    click.option("--json-schema", metavar="FILE", help="answer with JSON of this schema"),
-    click.option("--grammar", metavar="FILE", help="answer with a text of this GBNF/Lark grammar"),
+    click.option(
+        "--json-schema",
+        metavar="SCHEMA|@FILE",
+        help="answer with JSON of this schema, given itself or as a file",
+    ),
+    click.option(
+        "--grammar", metavar="@FILE", help="answer with a text of this GBNF/Lark grammar in a file"
+    ),
     click.option("--regex", metavar="REGEX", help="answer with a text that this matches whole"),
     click.option("--choice", metavar="TEXT", multiple=True, help="answer with one of these texts"),
 )
@@ -39,8 +45,11 @@ def structure_of(options: Mapping[str, Any]) -> StructuredOutputsParams | None:
     return StructuredOutputsParams(**given) if given else None
 
 
-def _text_of(flag: str, path: str) -> str:
+def _text_of(flag: str, value: str) -> str:
+    """Return a schema that was given itself, or what a file holds; the @ may be left out."""
+    if flag == "--json-schema" and value.lstrip().startswith("{"):
+        return value
     try:
-        return Path(path).read_text("utf-8")
+        return Path(value.removeprefix("@")).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"[generate] {flag}: expected a text file, got {error}") from error

@@ -12,11 +12,11 @@ class SchedulerConfig:
     """Settings of the scheduler."""
 
     max_num_batched_tokens: int = field(
-        default=2048, metadata={"help": "most tokens of a step, prefill and decode together"}
+        default=256, metadata={"help": "most tokens of a step, prefill and decode together"}
     )
     max_num_seqs: int = field(default=64, metadata={"help": "most requests that run at once"})
     max_prefill_chunk: int = field(
-        default=512, metadata={"help": "most prompt tokens of one request in a step"}
+        default=256, metadata={"help": "most prompt tokens of one request in a step"}
     )
     policy: str = field(
         default="fcfs",

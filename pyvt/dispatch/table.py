@@ -233,6 +233,16 @@ def chosen_backends() -> dict[str, tuple[str, ...]]:
 
 
 @contextmanager
+def allocating(allocate: Allocate) -> Iterator[None]:
+    """Take the outputs that ops make from ``allocate`` until the block ends."""
+    before, _selection.allocate = _selection.allocate, allocate
+    try:
+        yield
+    finally:
+        _selection.allocate = before
+
+
+@contextmanager
 def tapped(tap: Tap, *, allocate: Allocate = np.empty) -> Iterator[None]:
     """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.
 
@@ -240,8 +250,9 @@ def tapped(tap: Tap, *, allocate: Allocate = np.empty) -> Iterator[None]:
     ``allocate``.
     """
     assert _selection.tap is None, "a tap is set already"
-    _selection.tap, _selection.allocate = tap, allocate
+    _selection.tap = tap
     try:
-        yield
+        with allocating(allocate):
+            yield
     finally:
-        _selection.tap, _selection.allocate = None, np.empty
+        _selection.tap = None

@@ -4,8 +4,10 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -21,36 +23,50 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.engine.memory_plan import Plan, plan
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import CheckpointError, ConfigError, RequestError
+from pyvt.kv_tier.connector import KVConnector
 from pyvt.log import get_logger
 from pyvt.models.registry import load_model
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
-from pyvt.structured import GrammarCompiler
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
+from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
+from pyvt.weights.quantized import QuantizedSource
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
 
+if TYPE_CHECKING:
+    from pyvt.structured import GrammarCompiler
+    from pyvt.tokenizer import ChatTemplate
+
 log = get_logger(__name__)
+
+MakeConnector = Callable[[int, tuple[CacheGroup, ...]], KVConnector]
 
 # Of each tensor, in the digest that tells checkpoints apart.
 _DIGESTED_BYTES = 1024
 
 
-def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> LLMEngine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    progress: Progress | None = None,
+    make_connector: MakeConnector | None = None,
+) -> LLMEngine:
     """Load a model and return an engine for it.
 
     Args:
         config: the settings; ``auto`` is resolved here.
         progress: called with the bytes of weights that are loaded and their sum.
+        make_connector: makes what loads and stores KV beyond the engine's blocks, of their size
+            and the cache groups; it needs the prefix cache, whose names of blocks it uses.
 
     Raises:
         CheckpointError: the model's files are damaged or incomplete.
@@ -58,6 +74,7 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         UnsupportedError: the architecture, a format or the tokenizer is not supported.
     """
     start_s = time.perf_counter()
+    _check_named(config, make_connector)
     num_threads = config.device.threads
     files = open_model(config.model)
     # A tokenizer takes as long as the weights, most of it with one core.
@@ -82,7 +99,6 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
         )
         namespace = namespace_of(files, planned)
         tokenizer = made.result()
-        chat_template = _chat_template(files, tokenizer)
         # The tokenizer and the namespace have read of the file what the loader had let go of.
         files.source.release()
     finally:
@@ -92,34 +108,53 @@ def build_engine(config: EngineConfig, *, progress: Progress | None = None) -> L
     cache = allocate_kv_cache(
         planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size
     )
-    scheduler = make_scheduler(config, cache.groups, namespace)
-    core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config))
+    size = config.cache.block_size
+    connector = make_connector(size, cache.groups) if make_connector is not None else None
+    scheduler = make_scheduler(config, cache.groups, namespace, connector)
+    core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config, connector=connector))
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
         InputProcessor(
             tokenizer,
-            chat_template,
+            _chat_template(files.chat_templates, tokenizer),
             limits,
-            GrammarCompiler(tokenizer, planned.model_config.vocab_size, limits.eos_token_ids),
+            lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
         OutputProcessor(tokenizer, core.clock),
         config=config,
         default_params=default_params(planned.model_config.sampling_defaults),
         model_load_ms=(time.perf_counter() - start_s) * 1000,
     )
-    log.info(
-        "engine ready model=%s backend=%s dtype=%s load_ms=%.0f",
-        files.path,
-        config.device.backend,
-        config.device.dtype,
-        engine.model_load_ms,
-    )
+    device = config.device
+    told = (files.path, device.backend, device.dtype, engine.model_load_ms)
+    log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
     return engine
 
 
+def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:
+    """Check that blocks have the names by which a connector knows them."""
+    if make_connector is not None and not config.cache.enable_prefix_caching:
+        raise ConfigError(
+            "[config] cache.enable_prefix_caching: expected true with a KV connector, got false",
+            field="cache.enable_prefix_caching",
+        )
+
+
+def _grammar_compiler(
+    tokenizer: Tokenizer, vocab_size: int, limits: InputLimits
+) -> "GrammarCompiler":
+    """Return a compiler of grammars; its library is loaded only where somebody asks for one."""
+    from pyvt.structured import GrammarCompiler
+
+    return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
+
+
 def make_scheduler(
-    config: EngineConfig, groups: tuple[CacheGroup, ...], namespace: Namespace
+    config: EngineConfig,
+    groups: tuple[CacheGroup, ...],
+    namespace: Namespace,
+    connector: KVConnector | None = None,
 ) -> Scheduler:
     """Return the scheduler of a resolved config."""
     assert config.cache.num_blocks != "auto", "the config is resolved"
@@ -137,7 +172,13 @@ def make_scheduler(
     )
     has_cache = config.cache.enable_prefix_caching
     hasher = BlockHasher(config.cache.block_size, namespace) if has_cache else None
-    return Scheduler(config.scheduler, manager, hasher=hasher, watermark=config.cache.watermark)
+    return Scheduler(
+        config.scheduler,
+        manager,
+        hasher=hasher,
+        watermark=config.cache.watermark,
+        connector=connector,
+    )
 
 
 def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
@@ -148,10 +189,13 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
     """
     config = planned.config
     weights = blake3()
-    for name in sorted(files.source.names()):
-        info = files.source.info(name)
+    source = files.source
+    # What is laid out anew at load is looked at as it is stored.
+    source = source.stored if isinstance(source, QuantizedSource) else source
+    for name in sorted(source.names()):
+        info = source.info(name)
         weights.update(f"{name} {info.dtype} {info.shape}\n".encode())
-        weights.update(_first_bytes(files.source.get(name)))
+        weights.update(_first_bytes(source.get(name)))
     groups = cache_groups(planned.kv_specs)
     layout = [
         (g.kind, g.layers, g.window, planned.kv_specs[g.layers[0]].layer_shape[:2]) for g in groups
@@ -229,10 +273,17 @@ def _tokenizer(files: ModelFiles) -> Tokenizer:
     return hf_tokenizer(files.tokenizer_json, None if config is None else dict(config))
 
 
-def _chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
-    if not files.chat_templates:
-        return None
-    return ChatTemplate.for_tokenizer(files.chat_templates, tokenizer)
+def _chat_template(
+    sources: Mapping[str, str], tokenizer: Tokenizer
+) -> Callable[[], "ChatTemplate"] | None:
+    """Return what makes the model's templates; what renders them is loaded only for chats."""
+
+    def make() -> "ChatTemplate":
+        from pyvt.tokenizer import ChatTemplate
+
+        return ChatTemplate.for_tokenizer(sources, tokenizer)
+
+    return make if sources else None
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

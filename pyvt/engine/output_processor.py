@@ -19,6 +19,7 @@ here: in a stream each output has the answer that has news, with its index; othe
 output with all answers by index. ``finished`` is set once, when the last of them has ended.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -99,32 +100,37 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Token:
-    """A token that was not given out yet; ``end`` is where its text ends, None while unknown."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None
-    end: int | None = None
-
-
-@dataclass(slots=True)
 class _State:
-    """One unfinished answer: its text so far and what of it is still to be given out."""
+    """One unfinished answer: its text so far and what of it is still to be given out.
+
+    Attributes:
+        token_ids: tokens that were not given out yet.
+        logprobs: as many, of a request that asks for them; else empty.
+        ends: where the text of each of these tokens ends, as far as that is known; rising.
+        is_plain: whether text is given out as it comes, without log probabilities.
+        text: pieces that are ready to be given out.
+        num_chars: characters of the whole text so far.
+        num_given: those of them that were given out or are ready to be.
+        num_tokens: sampled tokens.
+    """
 
     request: EngineCoreRequest
     group: _Group
     detokenizer: IncrementalDetokenizer
     stop: StopChecker
-    tokens: list[_Token] = field(default_factory=list)
+    is_plain: bool
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     num_chars: int = 0
     num_given: int = 0
     num_tokens: int = 0
 
-    def push_token(self, token_id: int, logprobs: TokenLogprobs | None, *, has_text: bool) -> None:
+    def push_token(self, token_id: int, *, has_text: bool) -> None:
         """Add a sampled token; ``has_text`` is false for one that ends the text."""
         self.num_tokens += 1
-        self.tokens.append(_Token(token_id, logprobs))
+        self.token_ids.append(token_id)
         if has_text:
             self.push_text(self.detokenizer.push(token_id))
 
@@ -133,14 +139,9 @@ class _State:
         if not text:
             return
         self.num_chars += len(text)
-        for token in reversed(self.tokens):
-            if token.end is not None:
-                break
-            token.end = self.num_chars
-        if self.num_tokens < self.request.sampling_params.min_tokens:
-            self.give(text)
-        else:
-            self.give(self.stop.push(text))
+        self.ends += [self.num_chars] * (len(self.token_ids) - len(self.ends))
+        is_free = self.num_tokens < self.request.sampling_params.min_tokens
+        self.give(text if is_free else self.stop.push(text))
 
     def give(self, text: str) -> None:
         """Make text ready to be given out."""
@@ -148,14 +149,15 @@ class _State:
             self.text.append(text)
             self.num_given += len(text)
 
-    def take_tokens(self, *, take_all: bool) -> list[_Token]:
-        """Take the tokens whose text has been given out, or all of them."""
-        num_taken = len(self.tokens)
+    def take(self, *, take_all: bool) -> tuple[str, tuple[int, ...], list[TokenLogprobs]]:
+        """Take the ready text and the tokens whose text has been given out, or all of them."""
+        text, self.text = "".join(self.text), []
+        num = len(self.token_ids)
         if not take_all:
-            is_given = [t.end is not None and t.end <= self.num_given for t in self.tokens]
-            num_taken = is_given.index(False) if False in is_given else num_taken
-        taken, self.tokens = self.tokens[:num_taken], self.tokens[num_taken:]
-        return taken
+            num = bisect_right(self.ends, self.num_given)
+        taken = tuple(self.token_ids[:num]), self.logprobs[:num]
+        del self.token_ids[:num], self.logprobs[:num], self.ends[:num]
+        return text, *taken
 
     def finish(self) -> None:
         """End the text: what the detokenizer and the stop checker hold comes out."""
@@ -217,6 +219,7 @@ class OutputProcessor:
                     self.tokenizer, skip_special_tokens=params.skip_special_tokens
                 ),
                 stop=StopChecker(params.stop, is_included=params.include_stop_str_in_output),
+                is_plain=is_stream and not params.stop and params.logprobs is None,
             )
 
     def process(self, core_outputs: Iterable[EngineCoreOutput]) -> list[RequestOutput]:
@@ -236,7 +239,7 @@ class OutputProcessor:
                     self._ended.setdefault("error", []).append(core_output.request_id)
                 text = f"[engine] text: {type(error).__name__}: {error}"
                 # What is left to give out may be what fails.
-                state.tokens, state.text = [], []
+                state.token_ids, state.logprobs, state.ends, state.text = [], [], [], []
                 output = self._finish(state, "error", None, text)
             if output is not None:
                 outputs.append(output)
@@ -283,15 +286,18 @@ class OutputProcessor:
             metrics.num_cached_tokens = core_output.num_cached_tokens
         if core_output.prompt_logprobs is not None:
             state.group.prompt_logprobs = core_output.prompt_logprobs
-        is_cut = not state.request.sampling_params.include_stop_str_in_output
-        for index, token_id in enumerate(core_output.new_token_ids):
-            is_end = core_output.finish_reason == "stop" and index == num_tokens - 1 and is_cut
-            logprobs = core_output.logprobs[index] if core_output.logprobs else None
-            metrics.num_generated_tokens += 1
-            state.push_token(token_id, logprobs, has_text=not is_end)
-            if state.stop.matched is not None:
-                break
+        metrics.num_generated_tokens += num_tokens
         reason, stop_reason = core_output.finish_reason, core_output.stop_reason
+        if state.is_plain and num_tokens == 1 and reason is None and not state.token_ids:
+            return self._pass_on(state, core_output.new_token_ids)
+        is_cut = reason == "stop" and not state.request.sampling_params.include_stop_str_in_output
+        for index, token_id in enumerate(core_output.new_token_ids):
+            if core_output.logprobs:
+                state.logprobs.append(core_output.logprobs[index])
+            state.push_token(token_id, has_text=not is_cut or index < num_tokens - 1)
+            if state.stop.matched is not None:
+                metrics.num_generated_tokens -= num_tokens - 1 - index
+                break
         if reason is not None:
             state.finish()
         if state.stop.matched is not None:
@@ -303,6 +309,18 @@ class OutputProcessor:
         if state.group.is_stream and state.text:
             return self._output(state.group, [self._completion(state, None, None)])
         return None
+
+    def _pass_on(self, state: _State, token_ids: tuple[int, ...]) -> RequestOutput | None:
+        """Give out a token as it comes, as streams do most of the time; hold it where text is open.
+
+        What is given out here counts neither for ``num_chars`` nor for ``num_given``.
+        """
+        text = state.detokenizer.push(token_ids[0])
+        if not text:
+            state.token_ids.append(token_ids[0])
+            return None
+        completion = CompletionOutput(index=state.request.index, text=text, token_ids=token_ids)
+        return self._output(state.group, [completion])
 
     def _finish(
         self,
@@ -338,19 +356,15 @@ class OutputProcessor:
     def _completion(
         self, state: _State, reason: FinishReason | None, stop_reason: int | str | None
     ) -> CompletionOutput:
-        given = state.take_tokens(take_all=reason is not None)
-        text = "".join(state.text)
-        state.text.clear()
+        text, token_ids, logprobs = state.take(take_all=reason is not None)
         has_logprobs = state.request.sampling_params.logprobs is not None
         return CompletionOutput(
             index=state.request.index,
             text=text,
-            token_ids=tuple([token.token_id for token in given]),
+            token_ids=token_ids,
             finish_reason=reason,
             stop_reason=stop_reason,
-            logprobs=tuple(self._position(t.logprobs) for t in given if t.logprobs is not None)
-            if has_logprobs
-            else None,
+            logprobs=tuple(map(self._position, logprobs)) if has_logprobs else None,
         )
 
     def _output(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
@@ -361,7 +375,7 @@ class OutputProcessor:
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
             outputs=completions,
-            prompt_logprobs=self._prompt_positions(group),
+            prompt_logprobs=self._prompt_positions(group) if group.prompt_logprobs else None,
             finished=not group.open_ids,
             metrics=group.metrics,
             error=group.error,

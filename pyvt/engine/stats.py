@@ -7,7 +7,7 @@ from pyvt.messages import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from pyvt.scheduler import SchedulerStats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepStats:
     """One step: where its time went, what it ran, and the queues after it."""
 

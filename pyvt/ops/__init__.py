@@ -17,6 +17,7 @@ from pyvt.ops.gated_delta import gated_delta_net, gated_delta_rule, gdn_gate
 from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
 from pyvt.ops.linear import linear
 from pyvt.ops.logprobs import log_softmax, top_logprobs
+from pyvt.ops.moe import add_shared_expert, fused_experts, router_topk
 from pyvt.ops.norm import fused_add_rms_norm, l2_norm, rms_norm, rms_norm_gated
 from pyvt.ops.packed import packed_embedding, packed_linear, prepack_weight
 from pyvt.ops.penalties import (
@@ -44,6 +45,7 @@ __all__ = [
     "MIN_TEMPERATURE",
     "NO_TOKEN",
     "add",
+    "add_shared_expert",
     "apply_allowed_ids",
     "apply_banned_ids",
     "apply_logit_bias",
@@ -60,6 +62,7 @@ __all__ = [
     "dequantize",
     "embedding",
     "fused_add_rms_norm",
+    "fused_experts",
     "gather_blocks",
     "gated_delta_net",
     "gated_delta_rule",
@@ -86,6 +89,7 @@ __all__ = [
     "rms_norm_gated",
     "rope_cos_sin",
     "rotary_embedding",
+    "router_topk",
     "scale",
     "scatter_blocks",
     "sigmoid",

@@ -40,8 +40,8 @@ class Request:
 
     __slots__ = (
         "_ending_ids",
-        "_max_tokens",
-        "_min_tokens",
+        "_max_total_tokens",
+        "_min_total_tokens",
         "block_hashes",
         "blocks",
         "core",
@@ -75,8 +75,9 @@ class Request:
         self.num_cached_tokens = -1
         self.num_preemptions = 0
         self.scheduled_s: float | None = None
-        self._max_tokens = params.max_tokens
-        self._min_tokens = params.min_tokens
+        self._max_total_tokens = self.num_prompt_tokens + params.max_tokens
+        has_grammar = core.constraints.grammar is not None
+        self._min_total_tokens = 0 if has_grammar else self.num_prompt_tokens + params.min_tokens
         self._ending_ids = core.eos_token_ids.union(params.stop_token_ids)
 
     @property
@@ -108,7 +109,7 @@ class Request:
     @property
     def max_total_tokens(self) -> int:
         """Most tokens whose KV is ever written: the last sampled token's never is."""
-        return self.num_prompt_tokens + self._max_tokens - 1
+        return self._max_total_tokens - 1
 
     def append(self, token_id: int) -> tuple[FinishReason, int | None] | None:
         """Add a sampled token; return (finish reason, stop token id) when it ends the request.
@@ -117,11 +118,11 @@ class Request:
         the text, unless a grammar says that it is complete. A token that both ends the text and is
         the last allowed one reads ``stop``.
         """
-        self.token_ids.append(token_id)
-        num_output = len(self.token_ids) - self.num_prompt_tokens
-        has_grammar = self.core.constraints.grammar is not None
-        if token_id in self._ending_ids and (num_output >= self._min_tokens or has_grammar):
+        token_ids = self.token_ids
+        token_ids.append(token_id)
+        num_tokens = len(token_ids)
+        if token_id in self._ending_ids and num_tokens >= self._min_total_tokens:
             return "stop", None if token_id in self.core.eos_token_ids else token_id
-        if num_output == self._max_tokens:
+        if num_tokens == self._max_total_tokens:
             return "length", None
         return None

@@ -33,7 +33,7 @@ from pyvt.scheduler.step import StepPlan
 from pyvt.scheduler.transfers import Transfers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SchedulerStats:
     """The queues and the cache at one moment; preemptions and the prefix cache since the start.
 
@@ -453,7 +453,7 @@ class Scheduler:
 
     def _book(self, request: Request, answer: ModelRunnerOutput) -> EngineCoreOutput | None:
         request_id = request.request_id
-        if request_id in answer.errors:
+        if answer.errors and request_id in answer.errors:
             return EngineCoreOutput(
                 request_id=request_id,
                 finish_reason="error",
@@ -468,26 +468,27 @@ class Scheduler:
         )
         if not is_computed:
             return None
-        kept = token_ids
         end: tuple[FinishReason, int | None] | None = None
         for index, token_id in enumerate(token_ids):
             end = request.append(token_id)
             if end is not None:
-                kept = token_ids[: index + 1]
+                token_ids = token_ids[: index + 1]
                 break
+        num_tokens = len(token_ids)
         # The KV of drafts that were right is valid; that of the last token is not written.
-        request.num_computed_tokens += len(kept) - 1
+        request.num_computed_tokens += num_tokens - 1
         reason, stop_reason = end or (None, None)
         logprobs, prompts = answer.logprobs, answer.prompt_logprobs
         return EngineCoreOutput(
-            request_id=request_id,
-            new_token_ids=kept,
-            logprobs=tuple(logprobs.get(request_id, ())[: len(kept)]) if logprobs else (),
-            prompt_logprobs=prompts.get(request_id) if prompts else None,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-            scheduled_s=request.scheduled_s or 0.0,
-            num_cached_tokens=request.num_cached_tokens,
+            request_id,
+            token_ids,
+            tuple(logprobs.get(request_id, ())[:num_tokens]) if logprobs else (),
+            prompts.get(request_id) if prompts else None,
+            reason,
+            stop_reason,
+            None,
+            request.scheduled_s or 0.0,
+            request.num_cached_tokens,
         )
 
     def _publish(self, request: Request) -> None:

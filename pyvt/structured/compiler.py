@@ -1,5 +1,6 @@
 """Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -150,9 +151,13 @@ def _check_start(matcher: llguidance.LLMatcher, found: list[int] | None) -> None
 
 def _refusal(params: StructuredOutputsParams, grammar: GrammarText, reason: str) -> RequestError:
     """Return the error of a grammar that llguidance does not take, with the keyword to blame."""
-    reason = " ".join(reason.split())
+    reason = _plain(reason)
+    if params.regex is not None:
+        expected = "a regular expression that can be honoured"
+        return refused(expected, f"{params.regex!r}: {reason}", at="regex")
     if grammar.schema is None:
-        return refused("a grammar that can be honoured", reason)
+        kind = next((kind for kind in ("grammar", "structural_tag") if getattr(params, kind)), "")
+        return refused("a grammar that can be honoured", reason, at=kind)
 
     def is_refused(schema: Any) -> bool:
         if not isinstance(schema, dict):
@@ -162,3 +167,12 @@ def _refusal(params: StructuredOutputsParams, grammar: GrammarText, reason: str)
 
     pointer = keyword_to_blame(grammar.schema, is_refused)
     return refused(f"a schema that can be honoured, {pointer} cannot", reason, at="json")
+
+
+def _plain(reason: str) -> str:
+    """Return what is wrong, of several lines that draw it below the grammar made of a request."""
+    parse_error = re.search(r"^error: (.+)$", reason, re.MULTILINE)
+    if parse_error is not None:
+        return parse_error[1]
+    first = next(iter(reason.splitlines()), "")
+    return first.split(" (in regex): ")[-1]

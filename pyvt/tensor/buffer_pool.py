@@ -5,6 +5,7 @@ caches of a processor, and a recorded step keeps as much memory as one layer nee
 """
 
 import ctypes
+import math
 import weakref
 from bisect import bisect_left, insort
 from typing import Any
@@ -55,6 +56,12 @@ class BufferPool:
         back.atexit = False
         array: Array = np.frombuffer(memoryview(lease), np.uint8)[:size].view(kind).reshape(shape)
         return array
+
+    def empty_if_large(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return a new array of this pool, or of the system where that is quicker."""
+        if math.prod(shape) * np.dtype(dtype).itemsize <= _LARGE_BYTES:
+            return np.empty(shape, dtype)
+        return self.empty(shape, dtype)
 
     def owns(self, array: Array) -> bool:
         """Whether an array lies in memory of this pool."""

@@ -6,12 +6,10 @@ to be invalid: then they give one U+FFFD for each maximal invalid part, as
 ``bytes.decode("utf-8", "replace")`` does.
 """
 
-import codecs
 from collections.abc import Iterable
+from encodings.utf_8 import IncrementalDecoder
 
 from pyvt.tokenizer.base import Tokenizer
-
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class IncrementalDetokenizer:
@@ -20,14 +18,17 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._hidden_ids = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._decoder = _Utf8Decoder("replace")
+        self._decoder = IncrementalDecoder("replace")
         self._strip_next_space = tokenizer.strips_first_space
 
     def push(self, token_id: int) -> str:
         """Return the text that became certain with this id; empty while a character is open."""
         if token_id in self._hidden_ids:
             return ""
-        return self._trimmed(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        data = self._tokenizer.token_bytes(token_id)
+        is_whole = data.isascii() and not self._decoder.buffer
+        text = data.decode("ascii") if is_whole else self._decoder.decode(data)
+        return self._trimmed(text) if self._strip_next_space else text
 
     def flush(self) -> str:
         """End the sequence: return U+FFFD for a character that never became whole, else nothing."""

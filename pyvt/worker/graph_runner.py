@@ -1,10 +1,11 @@
-"""Decode steps recorded once and replayed in one call, one plan for each number of requests.
+"""Decode steps recorded once and replayed in one call, one plan for each shape of a step.
 
-A backend that can record gives a ``Plan``. The first decode step of R requests runs the model's
-ordinary forward and head, and the search for the most likely tokens, over arrays that are kept,
-while the plan records the ops; later steps of R requests copy their indices into those arrays and
-run the plan. A step that cannot be recorded, because an op of it ran on the reference, runs eagerly
-ever after, counted.
+A backend that can record gives a ``Plan``. The first decode step of R requests and T tokens runs
+the model's ordinary forward and head, and the search for the most likely tokens, over arrays that
+are kept, while the plan records the ops; later steps of that shape copy their indices into those
+arrays and run the plan. T is R, or more where drafts are verified: ops read how the tokens are
+shared out from ``cu_seqlens_q``, so R and T are all of the shape. A step that cannot be recorded,
+because an op of it ran on the reference, runs eagerly ever after, counted.
 
 Activations come from one pool that all plans share: an array that the forward has let go of gives
 its memory to the ops behind it, in the replay as in the recording.
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import Candidate, Op, tapped
+from pyvt.dispatch import Candidate, Op, allocating, tapped
 from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
@@ -27,8 +28,9 @@ from pyvt.worker.prepare_inputs import StepInputs
 
 Array = np.ndarray[Any, Any]
 
-# Large batches are long anyway, and each size has a plan of its own.
-MAX_PLAN_REQS = 16
+# Large batches are long anyway, and each shape has a plan of its own.
+MAX_PLAN_TOKENS = 32
+MAX_PLANS = 64
 
 
 @dataclass(slots=True)
@@ -36,10 +38,10 @@ class Recorded:
     """A plan with the arrays that its calls read and write.
 
     Attributes:
-        hidden: ``[R, H]``.
-        logits: ``[R, V]``.
-        num_bad: ``[R]``, logits that are not finite.
-        best: ``[R]``, the most likely token of each request.
+        hidden: ``[T, H]``.
+        logits: ``[T, V]``.
+        num_bad: ``[T]``, logits that are not finite.
+        best: ``[T]``, the most likely token behind each one.
         kept: what the calls refer to outside of the pool.
 
     The outputs lie in memory of the pool and are valid until a plan runs or is recorded.
@@ -73,28 +75,33 @@ class GraphRunner:
     backend: Backend
     num_replays: int = 0
     num_eager_decodes: int = 0
-    _recorded: dict[int, Recorded | None] = field(default_factory=dict)
+    _recorded: dict[tuple[int, int], Recorded | None] = field(default_factory=dict)
     _replayed: Recorded | None = None
     pool: BufferPool = field(default_factory=BufferPool)
+    _eager_pool: BufferPool = field(default_factory=BufferPool)
+    _max_tokens: int = 0
 
     def forward(self, step: StepInputs) -> Array:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
         batch = step.batch
         self._replayed = None
-        is_decode = batch.max_seqlen_q == 1
-        if self.backend.make_plan is None or not is_decode or batch.num_reqs > MAX_PLAN_REQS:
-            return self.model.forward(step.input_ids, batch)
-        if batch.num_reqs not in self._recorded:
-            recorded = self._recorded[batch.num_reqs] = self._record(step)
+        if self.backend.make_plan is None or not _is_decode(batch):
+            return self._run_eagerly(step)
+        shape = batch.num_reqs, batch.num_tokens
+        if shape not in self._recorded:
+            if len(self._recorded) == MAX_PLANS:
+                del self._recorded[next(iter(self._recorded))]
+            recorded = self._recorded[shape] = self._record(step)
         else:
-            recorded = self._recorded[batch.num_reqs]
+            # What was used last stands last, so the first one goes when there are too many.
+            recorded = self._recorded[shape] = self._recorded.pop(shape)
             if recorded is not None:
                 _fill(recorded, step)
                 recorded.plan.run()
                 self.num_replays += 1
         if recorded is None:
             self.num_eager_decodes += 1
-            return self.model.forward(step.input_ids, batch)
+            return self._run_eagerly(step)
         self._replayed = recorded
         return recorded.hidden
 
@@ -102,7 +109,8 @@ class GraphRunner:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
         recorded, indices = self._replayed, step.batch.logits_indices
         if recorded is None:
-            return self.model.compute_logits(np.take(hidden, indices, axis=0))
+            with allocating(self._eager_pool.empty_if_large):
+                return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
     def greedy_tokens(self, step: StepInputs) -> list[int] | None:
@@ -111,14 +119,26 @@ class GraphRunner:
         None where the plan has none, or where logits are not finite: the sampler then looks itself.
         """
         recorded = self._replayed
-        if recorded is None or recorded.num_bad.any():
+        if recorded is None or any(recorded.num_bad.tolist()):
             return None
-        tokens: list[int] = recorded.best[step.batch.logits_indices].tolist()
-        return tokens
+        tokens: list[int] = recorded.best.tolist()
+        indices = step.batch.logits_indices
+        return tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
+
+    def _run_eagerly(self, step: StepInputs) -> Array:
+        """Run a step op by op; its large arrays stay in a pool, not in a heap of holes.
+
+        The first step of more tokens than any before has a new pool: buffers of two sizes would be
+        kept for each array.
+        """
+        if len(step.input_ids) > self._max_tokens:
+            self._max_tokens, self._eager_pool = len(step.input_ids), BufferPool()
+        with allocating(self._eager_pool.empty_if_large):
+            return self.model.forward(step.input_ids, step.batch)
 
     def plan_of(self, num_reqs: int) -> Plan | None:
-        """Return the plan of steps of so many requests, None where there is none."""
-        recorded = self._recorded.get(num_reqs)
+        """Return the plan of steps of a token of so many requests, None where there is none."""
+        recorded = self._recorded.get((num_reqs, num_reqs))
         return None if recorded is None else recorded.plan
 
     def _record(self, step: StepInputs) -> Recorded | None:
@@ -171,6 +191,13 @@ class GraphRunner:
         )
 
 
+def _is_decode(batch: ForwardBatch) -> bool:
+    """Whether a step is small and has a token of each request, or tokens that all get logits."""
+    num_tokens = batch.num_tokens
+    is_whole = num_tokens in (batch.num_reqs, len(batch.logits_indices))
+    return is_whole and num_tokens <= MAX_PLAN_TOKENS
+
+
 def _is_pooled(arg: Any, pool: BufferPool) -> bool:
     """Whether an argument needs not be kept: what the pool gave out, or a plain value."""
     if isinstance(arg, np.ndarray):
@@ -185,4 +212,5 @@ def _fill(recorded: Recorded, step: StepInputs) -> None:
     np.copyto(own.positions, batch.positions)
     np.copyto(own.slot_mapping, batch.slot_mapping)
     np.copyto(own.seq_lens, batch.seq_lens)
+    np.copyto(own.cu_seqlens_q, batch.cu_seqlens_q)
     own.block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables

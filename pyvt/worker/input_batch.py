@@ -7,9 +7,10 @@ is finished or preempted.
 Dims: C rows, G cache groups, V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class RequestRow:
         matcher: its state in its grammar, None without one.
         num_drafts: most drafts to propose next, None before any were verified.
         prompt_logprobs: entries so far of a request that asked, None where none are due.
+        has_processors: whether logits are changed before the most likely token is chosen.
+        takes_most_likely: whether the answer is the most likely token and nothing else.
     """
 
     request_id: str
@@ -61,25 +64,59 @@ class RequestRow:
     prompt_logprobs: list[TokenLogprobs] | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
+    has_processors: bool = field(init=False)
+    takes_most_likely: bool = field(init=False)
 
-    @property
-    def has_processors(self) -> bool:
-        """Whether logits are changed before the most likely token is chosen."""
-        return bool(
-            self.output_counts is not None
+    def __post_init__(self) -> None:
+        params = self.params
+        self.has_processors = bool(
+            _has_penalties(params)
             or self.bias_ids.size
             or self.allowed_ids is not None
             or self.banned_ids.size
             or self.bad_words
             or self.matcher is not None
-            or self.params.min_tokens
+            or params.min_tokens
         )
+        is_plain = params.logprobs is None and not self.has_processors
+        self.takes_most_likely = params.is_greedy and is_plain
 
-    @property
-    def takes_most_likely(self) -> bool:
-        """Whether the answer is the most likely token and nothing else."""
-        params = self.params
-        return params.is_greedy and params.logprobs is None and not self.has_processors
+
+class LogitsRow(NamedTuple):
+    """One row of logits.
+
+    Attributes:
+        request: whose row it is.
+        ahead: drafted tokens before the token that is chosen here.
+    """
+
+    request: RequestRow
+    ahead: tuple[int, ...] = ()
+
+    def position(self, rows: "InputBatch") -> int:
+        """Return the position in the sequence of the token that is chosen here."""
+        return int(rows.num_tokens[self.request.row]) + len(self.ahead)
+
+    def num_output(self, rows: "InputBatch") -> int:
+        """Return the tokens generated before the one that is chosen here, drafts included."""
+        return self.position(rows) - self.request.num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroup:
+    """The requests of a step: those of the next step too, while the same ones decode.
+
+    Attributes:
+        request_ids: their ids, in the order of the step.
+        requests: what is known of each.
+        row_ids: ``[R]`` i64, the rows of them.
+        wanted: a row of logits of each.
+    """
+
+    request_ids: tuple[str, ...]
+    requests: tuple[RequestRow, ...]
+    row_ids: Array
+    wanted: tuple[LogitsRow, ...]
 
 
 def _ids(values: Iterable[int]) -> Array:
@@ -144,6 +181,7 @@ class InputBatch:
         self.seeds = np.zeros(max_num_seqs, np.uint64)
         self._requests: dict[str, RequestRow] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._group: RowGroup | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -167,6 +205,7 @@ class InputBatch:
         """Take a row for a request."""
         assert new.request_id not in self._requests, f"{new.request_id}: is added once"
         row = self._free_rows.pop()
+        self._group = None
         params = new.sampling_params
         request = RequestRow(
             request_id=new.request_id,
@@ -217,21 +256,46 @@ class InputBatch:
         if cached.new_block_ids:
             self._append_blocks(row, cached.new_block_ids)
 
+    def group(self, request_ids: Iterable[str]) -> RowGroup:
+        """Return the rows of the requests of a step, in that order."""
+        ids = tuple(request_ids)
+        if self._group is None or self._group.request_ids != ids:
+            requests = tuple([self._requests[request_id] for request_id in ids])
+            self._group = RowGroup(
+                ids,
+                requests,
+                np.array([request.row for request in requests], np.int64),
+                tuple(map(LogitsRow, requests)),
+            )
+        return self._group
+
     def _append_blocks(self, row: int, block_ids: BlockIds) -> None:
         for group, ids in enumerate(block_ids):
             start = int(self.num_blocks[group, row])
             self.block_tables[group, row, start : start + len(ids)] = ids
             self.num_blocks[group, row] = start + len(ids)
 
-    def append_tokens(self, request: RequestRow, token_ids: Sequence[int]) -> None:
-        """Append sampled tokens to a row."""
-        start = int(self.num_tokens[request.row])
-        self.token_ids[request.row, start : start + len(token_ids)] = token_ids
-        self.num_tokens[request.row] = start + len(token_ids)
-        if request.output_counts is not None:
-            np.add.at(request.output_counts, list(token_ids), 1)
-        if request.matcher is not None:
-            request.matcher.advance(token_ids)
+    def append_sampled(self, sampled: Mapping[str, tuple[int, ...]]) -> None:
+        """Append the tokens that a step sampled, by request id, to their rows."""
+        if not sampled:
+            return
+        group = self.group(sampled)
+        row_ids = group.row_ids
+        places = self.num_tokens[row_ids]
+        tokens = list(chain.from_iterable(sampled.values()))
+        if len(tokens) > len(row_ids):
+            counts = list(map(len, sampled.values()))
+            row_ids = np.repeat(row_ids, counts)
+            places = np.repeat(places, counts)
+            places += [i for count in counts for i in range(count)]
+        self.token_ids[row_ids, places] = tokens
+        places += 1
+        self.num_tokens[row_ids] = places
+        for request in group.requests:
+            if request.output_counts is not None:
+                np.add.at(request.output_counts, list(sampled[request.request_id]), 1)
+            if request.matcher is not None:
+                request.matcher.advance(sampled[request.request_id])
 
     def place_drafts(self, drafts: Mapping[str, tuple[int, ...]]) -> None:
         """Write drafts behind the tokens of their rows; they are no tokens of the rows."""
@@ -249,3 +313,4 @@ class InputBatch:
         request = self._requests.pop(request_id, None)
         if request is not None:
             self._free_rows.append(request.row)
+            self._group = None

@@ -93,6 +93,15 @@ def kv_bytes_per_token(specs: Sequence[KVCacheSpec]) -> int:
     return sum(spec.bytes_per_token for spec in specs)
 
 
+def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
+    """Return ``[num_blocks + 1, S, Nk, D]`` where a head's tokens of a block lie side by side.
+
+    Attention reads one head at a time, so it reads memory in order.
+    """
+    shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
+    return np.zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+
+
 def allocate_kv_cache(specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int) -> KVCache:
     """Return the cache of a model; memory is taken from the system as blocks are first written.
 
@@ -104,8 +113,9 @@ def allocate_kv_cache(specs: Sequence[KVCacheSpec], num_blocks: int, block_size:
     try:
         for layer in first.layers:
             spec = specs[layer]
-            shape = (num_blocks + 1, block_size, spec.num_kv_heads, spec.head_dim)
-            pairs.append((np.zeros(shape, spec.dtype.numpy), np.zeros(shape, spec.dtype.numpy)))
+            pairs.append(
+                (_blocks(spec, num_blocks, block_size), _blocks(spec, num_blocks, block_size))
+            )
     except (MemoryError, ValueError) as error:  # ValueError: beyond what an array can have
         need_mib = num_blocks * block_bytes(specs, block_size) // 2**20
         raise ConfigError(

@@ -8,37 +8,15 @@ Dims: n rows, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pyvt import ops
-from pyvt.worker.input_batch import InputBatch, RequestRow
+from pyvt.worker.input_batch import InputBatch, LogitsRow
 
 Array = np.ndarray[Any, Any]
 _NO_IDS = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LogitsRow:
-    """One row of logits.
-
-    Attributes:
-        request: whose row it is.
-        ahead: drafted tokens before the token that is chosen here.
-    """
-
-    request: RequestRow
-    ahead: tuple[int, ...] = ()
-
-    def position(self, rows: InputBatch) -> int:
-        """Return the position in the sequence of the token that is chosen here."""
-        return int(rows.num_tokens[self.request.row]) + len(self.ahead)
-
-    def num_output(self, rows: InputBatch) -> int:
-        """Return the tokens generated before the one that is chosen here, drafts included."""
-        return self.position(rows) - self.request.num_prompt_tokens
 
 
 def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:

@@ -1,6 +1,6 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.spec_decode import make_proposer
 from pyvt.worker.graph_runner import GraphRunner
-from pyvt.worker.input_batch import InputBatch
+from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
@@ -26,7 +26,13 @@ Array = np.ndarray[Any, Any]
 
 
 class ModelRunner:
-    """Runs a model over the rows of all requests; owns the rows and the KV cache."""
+    """Runs a model over the rows of all requests; owns the rows and the KV cache.
+
+    Attributes:
+        observe_prompt: called in a step with the hidden states ``[n, H]`` of the prompt tokens of a
+            request that asks for log-probabilities and that a prompt token follows; for
+            evaluation, which runs one request at a time. They are valid during the call.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class ModelRunner:
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
         self.max_drafts = config.speculative.num_speculative_tokens
+        self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
@@ -108,13 +115,12 @@ class ModelRunner:
             self.rows,
             is_processed=self.is_processed,
         )
-        for request_id, token_ids in sampled.token_ids.items():
-            self.rows.append_tokens(self.rows[request_id], token_ids)
+        self.rows.append_sampled(sampled.token_ids)
         return ModelRunnerOutput(
             sampled_token_ids=sampled.token_ids,
             draft_token_ids=self._propose(sampled.token_ids, drafts),
             logprobs=sampled.logprobs,
-            prompt_logprobs=_finished_prompts(sampled.token_ids, self.rows),
+            prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
             errors=errors | sampled.errors,
         )
 
@@ -124,7 +130,7 @@ class ModelRunner:
         None where a row has none that is finite: the sampler then says why. So logits are read
         once, not once more to count what is not finite.
         """
-        if not all(row.request.takes_most_likely and not row.ahead for row in step.wanted):
+        if not all([request.takes_most_likely and not ahead for request, ahead in step.wanted]):
             return None  # drafts are verified by the sampler
         tokens = self.graphs.greedy_tokens(step)
         if tokens is None:
@@ -170,13 +176,15 @@ class ModelRunner:
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""
         errors = {}
-        for i, request in enumerate(step.requests):
-            if request.prompt_logprobs is None:
-                continue
+        asked = [i for i, r in enumerate(step.requests) if r.prompt_logprobs is not None]
+        for i in asked:
+            request = step.requests[i]
             start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
             first = int(step.batch.positions[start])
             end = min(end, start + request.num_prompt_tokens - 1 - first)
             next_ids = self.rows.token_ids[request.row, first + 1 : first + 1 + end - start]
+            if self.observe_prompt is not None:
+                self.observe_prompt(hidden[start:end])
             num_top = request.params.prompt_logprobs or 0
             found = prompt_logprobs(self.model, hidden[start:end], next_ids, num_top)
             if found is None:
@@ -184,18 +192,18 @@ class ModelRunner:
                     "[sampler] prompt_logprobs: expected finite logits, got others; the weights or "
                     "the file are damaged, check with pyvt inspect"
                 )
-            else:
+            elif request.prompt_logprobs is not None:
                 request.prompt_logprobs += found
         return errors
 
 
 def _finished_prompts(
-    request_ids: Iterable[str], rows: InputBatch
+    requests: Iterable[RequestRow], sampled: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[TokenLogprobs, ...]]:
     """Return the entries of prompts that have just ended, each once."""
     found = {}
-    for request_id in request_ids:
-        entries, rows[request_id].prompt_logprobs = rows[request_id].prompt_logprobs, None
-        if entries is not None:
-            found[request_id] = tuple(entries)
+    for request in [r for r in requests if r.prompt_logprobs is not None]:
+        if request.request_id in sampled:
+            entries, request.prompt_logprobs = request.prompt_logprobs, None
+            found[request.request_id] = tuple(entries or ())
     return found

@@ -11,14 +11,13 @@ import numpy as np
 
 from pyvt.layers.forward_batch import ForwardBatch, LayerCache
 from pyvt.mathutil import cdiv
-from pyvt.worker.input_batch import InputBatch, RequestRow
-from pyvt.worker.logits_rows import LogitsRow
+from pyvt.worker.input_batch import InputBatch, LogitsRow, RequestRow, RowGroup
 
 Array = np.ndarray[Any, Any]
 NO_DRAFTS: Mapping[str, tuple[int, ...]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepInputs:
     """What a step runs on.
 
@@ -46,10 +45,10 @@ def prepare_inputs(
 
     ``drafts`` are in the rows behind their tokens, and part of what is scheduled.
     """
-    requests = [rows[request_id] for request_id in num_scheduled_tokens]
+    group = rows.group(num_scheduled_tokens)
     if max(num_scheduled_tokens.values()) == 1:
-        return _one_token_each(rows, requests, kv_caches, layer_groups)
-    row_ids = np.fromiter((request.row for request in requests), np.int64, len(requests))
+        return _one_token_each(rows, group, kv_caches, layer_groups)
+    requests, row_ids = group.requests, group.row_ids
     num_new = np.fromiter(num_scheduled_tokens.values(), np.int64, len(requests))
     computed = rows.num_computed_tokens[row_ids]
     seq_lens = computed + num_new
@@ -86,14 +85,14 @@ def prepare_inputs(
     return StepInputs(
         input_ids=rows.token_ids[token_rows, positions],
         batch=batch,
-        requests=tuple(requests),
+        requests=requests,
         wanted=tuple(row for _, row in wanted),
     )
 
 
 def _one_token_each(
     rows: InputBatch,
-    requests: list[RequestRow],
+    group: RowGroup,
     kv_caches: tuple[LayerCache, ...],
     layer_groups: tuple[int, ...],
 ) -> StepInputs:
@@ -101,34 +100,38 @@ def _one_token_each(
 
     A step streams all weights through the caches, so each of them starts cold.
     """
-    row_ids = np.array([request.row for request in requests])
+    row_ids, num_reqs, block_size = group.row_ids, len(group.requests), rows.block_size
     positions = rows.num_computed_tokens[row_ids]
-    known = rows.num_tokens[row_ids].tolist()
-    lengths = [position + 1 for position in positions.tolist()]
-    assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
-    ends = [i for i, length in enumerate(lengths) if length == known[i]]
-    max_seq_len, block_size = max(lengths), rows.block_size
+    seq_lens = positions + 1
+    lengths, known = seq_lens.tolist(), rows.num_tokens[row_ids].tolist()
+    starts = np.arange(num_reqs + 1, dtype=np.int32)
+    ends, wanted = starts[:num_reqs], group.wanted
+    if lengths != known:
+        assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
+        ends = np.flatnonzero(np.equal(lengths, known)).astype(np.int32)
+        wanted = tuple([group.wanted[i] for i in ends])
+    max_seq_len = max(lengths)
     entries, offsets = np.divmod(positions, block_size)
     blocks = rows.block_tables[:, row_ids, entries].astype(np.int64)
     batch = ForwardBatch(
-        num_tokens=len(requests),
-        num_reqs=len(requests),
+        num_tokens=num_reqs,
+        num_reqs=num_reqs,
         max_seqlen_q=1,
         max_seq_len=max_seq_len,
         positions=positions,
         slot_mapping=blocks * block_size + offsets,
         block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
-        seq_lens=np.array(lengths, np.int32),
-        cu_seqlens_q=np.arange(len(requests) + 1, dtype=np.int32),
-        logits_indices=np.array(ends, np.int32),
+        seq_lens=seq_lens.astype(np.int32),
+        cu_seqlens_q=starts,
+        logits_indices=ends,
         kv_caches=kv_caches,
         layer_groups=layer_groups,
     )
     return StepInputs(
         input_ids=rows.token_ids[row_ids, positions],
         batch=batch,
-        requests=tuple(requests),
-        wanted=tuple(LogitsRow(requests[i]) for i in ends),
+        requests=group.requests,
+        wanted=wanted,
     )
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from pyvt import ops
 from pyvt.messages import TokenLogprobs
-from pyvt.worker.input_batch import InputBatch
-from pyvt.worker.logits_rows import LogitsRow, process
+from pyvt.worker.input_batch import InputBatch, LogitsRow
+from pyvt.worker.logits_rows import process
 from pyvt.worker.logprobs import token_logprobs
 
 Array = np.ndarray[Any, Any]

@@ -52,7 +52,8 @@ class FakeBuild:
         self._num_handled = threading.Semaphore(0)
 
     def __call__(self, config: Any, *, progress: Any = None) -> LLMEngine:
-        self.settings = {"model": config.model, "device": config.device}
+        parts = ("model", "device", "cache", "speculative")
+        self.settings = {name: getattr(config, name) for name in parts}
         forced: Mapping[str, Sequence[int]] = {
             f"llm-{number}": [*text.encode(), EOS]
             for number, text in enumerate(self.answers, start=1)

@@ -19,7 +19,7 @@ def line(custom_id: Any, url: str = COMPLETION, **body: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {"prompt": "abc"} if url == COMPLETION else {
         "messages": [{"role": "user", "content": "abc"}]
     }  # fmt: skip
-    body = {"model": "any", "max_tokens": 6, "seed": 1, "ignore_eos": True} | defaults | body
+    body = {"max_tokens": 6, "seed": 1, "ignore_eos": True} | defaults | body
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
@@ -181,9 +181,22 @@ def test_batch_that_is_complete_does_nothing_again(batch: Batch) -> None:
 
     result = batch()
 
-    assert result.code == 0
-    assert "done=0 failed=0 before=2" in result.err
+    assert result.code == 1, "a line of the output failed, be it in an earlier run"
+    assert "done=0 failed=0 before=2 failed_before=1 " in result.err
     assert batch.target.read_bytes() == before
+
+
+def test_batch_line_that_names_another_model_fails_alone(batch: Batch, model: str) -> None:
+    named = [line("path", model=model), line("file", model=Path(model).name), line("none")]
+
+    result = batch([named[0], line("other", model="gpt-4o"), *named[1:]])
+
+    found = answers(batch.target)
+    assert (result.code, "done=4 failed=1" in result.err) == (1, True)
+    assert found["other"]["response"]["status_code"] == 404
+    assert found["other"]["error"]["code"] == "model_not_found"
+    assert "'gpt-4o'" in found["other"]["error"]["message"]
+    assert [found[name]["error"] for name in ("path", "file", "none")] == [None] * 3
 
 
 @pytest.mark.parametrize(

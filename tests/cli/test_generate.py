@@ -120,9 +120,9 @@ def test_generate_chat_or_raw(
         pytest.param(["a", "b"], "put the prompt in quotes", id="no_quotes"),
         pytest.param(["x", "--prompt", "y"], "expected it once", id="two_prompts"),
         pytest.param(["x", "--raw", "--system", "y"], "expected none with --raw", id="system_raw"),
-        pytest.param(["x", "--top-p", "0"], "top_p: expected", id="top_p"),
+        pytest.param(["x", "--top-p", "0"], "--top-p: expected", id="top_p"),
         pytest.param(["x", "--temperature", "nan"], "temperature: expected", id="nan"),
-        pytest.param(["x", "--max-new-tokens", "0"], "max_tokens: expected", id="max_tokens"),
+        pytest.param(["x", "--max-new-tokens", "0"], "--max-new-tokens: expected", id="max_tokens"),
         pytest.param(["x", "--max-new-tokens", "9999"], "context of 400", id="context"),
         pytest.param(["x" * 500], "context of 400", id="long_prompt"),
         pytest.param(["x", "--dtype", "f31"], "f31", id="dtype"),
@@ -202,6 +202,21 @@ def test_generate_device_options_reach_the_engine(
 
     device = build.settings["device"]
     assert (device.backend, device.dtype, device.threads) == ("b", "f64", 2)
+
+
+def test_generate_memory_and_drafts_reach_the_engine(
+    run_command: RunCommand, use_engine: UseEngine, model: str
+) -> None:
+    build = use_engine()
+    memory = ("--kv-dtype", "f16", "--memory-fraction", "0.5", "--num-blocks", "70")
+    drafts = ("--speculation", "ngram", "--num-speculative-tokens", "6")
+
+    result = run_command("generate", "-m", model, "x", *memory, *drafts)
+
+    assert result.code == 0, result.err
+    cache, speculative = build.settings["cache"], build.settings["speculative"]
+    assert (cache.kv_dtype, cache.memory_fraction, cache.num_blocks) == ("f16", 0.5, 70)
+    assert (speculative.method, speculative.num_speculative_tokens) == ("ngram", 6)
 
 
 @pytest.mark.parametrize("is_json", [False, True])

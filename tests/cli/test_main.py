@@ -196,3 +196,35 @@ def test_main_reader_that_leaves_ends_quietly() -> None:
 
     assert err == b""
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize("words", ["generate", "chat", "serve", "batch", "bench latency"])
+def test_main_commands_that_load_a_model_say_how_it_runs(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli_main.main([*words.split(), "--help"]) == 0
+
+    text = capsys.readouterr().out
+    for option in ("--max-model-len", "--kv-dtype", "--memory-fraction", "--num-blocks"):
+        assert option in text
+    assert "--speculation [ngram]" in text
+    assert "--num-speculative-tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[config] cache.kv_dtype: expected f32", "[config] --kv-dtype: expected f32"),
+        ("lower max_model_len, num_blocks=3", "lower --max-model-len, --num-blocks=3"),
+        ("[fit] model: 'kv_dtype' in quotes", "[fit] model: 'kv_dtype' in quotes"),
+        ("speculative.method: none", "--speculation: none"),
+        ("an unknown_name and act", "an unknown_name and act"),
+    ],
+)
+def test_main_errors_name_options_and_leave_the_rest(text: str, shown: str) -> None:
+    flags = {
+        **{"kv_dtype": "--kv-dtype", "max_model_len": "--max-model-len", "act": "--act"},
+        **{"num_blocks": "--num-blocks", "method": "--speculation", "model": "--model"},
+    }
+
+    assert cli_main.as_options(text, flags) == shown

@@ -33,16 +33,18 @@ def test_generate_reads_what_the_text_must_be_from_a_file(
     path = tmp_path / "spec"
     path.write_text(text)
 
-    result = run_command("generate", "-m", model, flag, str(path), "x")
+    for given in (str(path), f"@{path}"):
+        result = run_command("generate", "-m", model, flag, given, "x")
 
-    assert result.code == 0
-    assert getattr(build.params[0].structured_outputs, kind) == value
+        assert result.code == 0, result.err
+        assert getattr(build.params[-1].structured_outputs, kind) == value
 
 
 @pytest.mark.parametrize(
     ("args", "kind", "value"),
     [
         (["--regex", "[a-z]+"], "regex", "[a-z]+"),
+        (["--json-schema", ' {"type": "null"}'], "json", '{"type": "null"}'),
         (["--choice", "yes", "--choice", "no"], "choice", ("yes", "no")),
     ],
 )
@@ -66,9 +68,9 @@ def test_generate_takes_what_the_text_must_be(
     ("args", "words"),
     [
         (["--regex", "a", "--choice", "b"], "expected one of json, "),
-        (["--regex", "(?=b)"], "look-around"),
+        (["--regex", "(?=b)"], r"got '\(\?=b\)': look-around"),
         (["--json-schema", "no/such/file"], "--json-schema: expected a text file, got "),
-        (["--regex", "a{300}"], "needs at least 300 tokens, got max_tokens=256"),
+        (["--regex", "a{300}"], "needs at least 300 tokens, got --max-new-tokens=256"),
     ],
 )
 def test_generate_refuses_what_no_text_can_be(

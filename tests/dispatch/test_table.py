@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyvt.dispatch import Candidate, Op, all_ops, get_op, table, tapped
+from pyvt.dispatch import Candidate, Op, all_ops, allocating, empty, get_op, table, tapped
 from pyvt.errors import ConfigError, UnsupportedError
 
 ONE = np.ones(1, np.float32)
@@ -303,3 +303,12 @@ def test_tap_is_given_every_call_and_runs_it(recorder: Recorder) -> None:
     recorder.op(ONE)
 
     assert seen == [("twirl", "numpy", 0, 1)]
+
+
+def test_outputs_come_from_the_innermost_allocator_and_then_from_the_one_before() -> None:
+    outer, inner = np.zeros(2), np.zeros(3)
+    with allocating(lambda shape, dtype: outer):
+        with allocating(lambda shape, dtype: inner):
+            assert empty((1,), "f4") is inner
+        assert empty((1,), "f4") is outer
+    assert empty((1,), "f4").shape == (1,)

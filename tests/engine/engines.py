@@ -46,9 +46,9 @@ def engine_of(
         EngineCore(scheduler, fake, clock=clock),
         InputProcessor(
             tokenizer,
-            chat_template,
+            (lambda: chat_template) if chat_template else None,
             limits,
-            GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
+            lambda: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
         ),
         OutputProcessor(tokenizer, clock),
         config=EngineConfig(model="fake"),

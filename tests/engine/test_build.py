@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
-from pyvt.config import engine_config
+from pyvt.config import CacheGroup, engine_config
 from pyvt.dispatch.backend import Backend
 from pyvt.engine import build, memory_plan
 from pyvt.engine.build import build_engine, plan
 from pyvt.errors import CheckpointError, ConfigError, RequestError
+from pyvt.kv_tier import MemoryConnector
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams
 from pyvt.weights.resolve import open_model
@@ -374,3 +375,31 @@ def test_engine_prompt_has_the_bos_of_its_template_or_of_its_tokenizer_never_bot
     assert text.count(bos) == 1
     assert chat.count(bos) == template.count("bos_token")
     assert chat[-2:] == text[-2:]
+
+
+def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
+    config = engine_config(str(tiny), block_size=4, kv_dtype="f32")
+    store: dict[Any, bytes] = {}
+    made: list[MemoryConnector] = []
+
+    def make(block_size: int, groups: tuple[CacheGroup, ...]) -> MemoryConnector:
+        made.append(MemoryConnector(block_size, groups=groups, store=store))
+        return made[-1]
+
+    outputs = []
+    for _ in range(2):
+        llm = LLM.from_engine(build_engine(config, make_connector=make))
+        outputs += llm.generate(PROMPTS[1], GREEDY)
+        llm.shutdown()
+
+    first, second = outputs
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids
+    assert (first.metrics.num_cached_tokens, made[0].num_loaded) == (0, 0)
+    assert second.metrics.num_cached_tokens == made[1].num_loaded * 4 > 0
+
+
+def test_connector_needs_the_names_of_blocks(tiny: Path) -> None:
+    config = engine_config(str(tiny), enable_prefix_caching=False)
+
+    with pytest.raises(ConfigError, match="expected true with a KV connector"):
+        build_engine(config, make_connector=lambda size, groups: MemoryConnector(size))

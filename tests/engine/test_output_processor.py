@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyvt.engine.output_processor import StopChecker
+from pyvt.sampling_params import SamplingParams
 from tests.engine.engines import EOS, engine_of, forced, run, texts
 
 EMOJI = "😀".encode()
@@ -19,6 +20,22 @@ def test_stream_of_many_scripts_never_shows_a_part_of_a_character() -> None:
 
     assert "".join(texts(outputs)) == text
     assert not any("\ufffd" in piece for piece in texts(outputs))
+
+
+def test_streams_of_one_batch_keep_their_characters_apart() -> None:
+    wanted = {"a": "😀 é 漢字", "b": "👩‍👩‍👧 ď!"}
+    engine = engine_of(forced={name: [*text.encode(), EOS] for name, text in wanted.items()})
+    for name in wanted:
+        params = SamplingParams(max_tokens=60, temperature=0)
+        engine.add([engine.process(name, "x", params)], is_stream=True)
+
+    pieces: dict[str, list[str]] = {name: [] for name in wanted}
+    while engine.has_unfinished_requests:
+        for output in engine.step():
+            pieces[output.request_id].append(output.outputs[0].text)
+
+    assert {name: "".join(found) for name, found in pieces.items()} == wanted
+    assert not any("\ufffd" in piece for found in pieces.values() for piece in found)
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,13 @@ def test_native_backend_is_lossless_to_the_bit_of_the_logprobs(folder: str) -> N
     ] * 2
 
     want = llm_of(folder, 0, **settings).generate(PROMPTS, params)
-    got = llm_of(folder, 5, **settings).generate(PROMPTS, params)
+    drafting = llm_of(folder, 5, **settings)
+    got = drafting.generate(PROMPTS, params)
 
+    runner: Any = drafting.engine.core.runner
+    shapes = runner.graphs._recorded
+    assert any(num_tokens > num_reqs for num_reqs, num_tokens in shapes), "no drafts in a plan"
+    assert None not in shapes.values()
     assert [o.outputs[0].logprobs for o in got] == [o.outputs[0].logprobs for o in want]
 
 

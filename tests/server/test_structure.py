@@ -52,9 +52,8 @@ class Tiny(Client):
 
     def __init__(self, llm: AsyncLLM, template: str) -> None:
         processor = llm.engine.input_processor
-        processor.chat_template = ChatTemplate.for_tokenizer(
-            {"default": TEMPLATES[template]}, processor.tokenizer
-        )
+        made = ChatTemplate.for_tokenizer({"default": TEMPLATES[template]}, processor.tokenizer)
+        processor._chat_template = lambda: made
         state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
         state.attach(llm)
         super().__init__(create_app(state))

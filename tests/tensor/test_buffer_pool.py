@@ -85,3 +85,12 @@ def test_arrays_of_growing_batches_share_few_buffers() -> None:
         pool.empty((num_rows, 50_000), np.float32)
 
     assert pool.nbytes < 3 * 16 * 50_000 * 4
+
+
+def test_only_large_arrays_are_of_the_pool_where_small_ones_may_not_be() -> None:
+    pool = BufferPool()
+    small, large = pool.empty_if_large((16, 16), np.float32), pool.empty_if_large((256, 256), "f4")
+    assert not pool.owns(small)
+    assert pool.owns(large)
+    assert small.shape == (16, 16)
+    assert large.dtype == np.float32

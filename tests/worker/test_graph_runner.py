@@ -14,7 +14,7 @@ from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import load_case, write_case
-from pyvt.worker.graph_runner import MAX_PLAN_REQS, GraphRunner
+from pyvt.worker.graph_runner import MAX_PLAN_TOKENS, MAX_PLANS, GraphRunner
 from pyvt.worker.kv_cache import allocate_kv_cache
 from pyvt.worker.prepare_inputs import StepInputs
 
@@ -132,6 +132,72 @@ def test_replay_equals_eager_to_the_bit(
     assert runner.num_eager_decodes == 0
 
 
+def _verify_step(
+    model: DecoderForCausalLM, computed: tuple[int, ...], counts: tuple[int, ...], caches: Any
+) -> StepInputs:
+    """A step of several tokens a request, all with logits; blocks as in ``_step``."""
+    num_reqs, num_tokens = len(counts), sum(counts)
+    rows = np.repeat(np.arange(num_reqs), counts)
+    places = np.concatenate([c + np.arange(n) for c, n in zip(computed, counts, strict=True)])
+    tables = np.arange(num_reqs * 8, dtype=np.int32).reshape(1, num_reqs, 8)
+    blocks = tables[:, rows, places // BLOCK_SIZE].astype(np.int64)
+    batch = ForwardBatch(
+        num_tokens=num_tokens,
+        num_reqs=num_reqs,
+        max_seqlen_q=max(counts),
+        max_seq_len=int(max(np.add(computed, counts))),
+        positions=places,
+        slot_mapping=blocks * BLOCK_SIZE + places % BLOCK_SIZE,
+        block_tables=tables,
+        seq_lens=np.add(computed, counts).astype(np.int32),
+        cu_seqlens_q=np.cumsum((0, *counts), dtype=np.int32),
+        logits_indices=np.arange(num_tokens, dtype=np.int32),
+        kv_caches=caches,
+        layer_groups=(0,) * len(caches),
+    )
+    ids = (rows * 7 + places * 3) % model.config.vocab_size
+    return StepInputs(input_ids=ids, batch=batch, requests=(), wanted=())
+
+
+def test_steps_that_verify_share_a_plan_however_the_drafts_are_shared_out(
+    model: DecoderForCausalLM, backend: RecordingBackend
+) -> None:
+    specs = model.kv_cache_specs()
+    eager_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    plan_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    runner = _runner(model, backend)
+
+    computed = np.zeros(2, np.int64)
+    for counts in ((1, 4), (4, 1), (2, 3), (3, 2)):
+        steps = [
+            _verify_step(model, tuple(computed), counts, caches)
+            for caches in (eager_caches, plan_caches)
+        ]
+        want = model.forward(steps[0].input_ids, steps[0].batch)
+        got = runner.forward(steps[1])
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(runner.logits(steps[1], got), model.compute_logits(want))
+        computed += counts
+
+    assert (runner.num_replays, len(backend.plans)) == (3, 1)
+
+
+def test_shape_that_was_used_longest_ago_loses_its_plan(
+    model: DecoderForCausalLM, backend: RecordingBackend
+) -> None:
+    caches = allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE).layers
+    runner = _runner(model, backend)
+    runner._recorded = {(0, i): None for i in range(MAX_PLANS - 1)}
+
+    for num_reqs in (1, 2, 1, 2):
+        runner.forward(_step(model, num_reqs, 1, caches))
+
+    assert len(runner._recorded) == MAX_PLANS
+    assert list(runner._recorded)[-2:] == [(1, 1), (2, 2)]
+    assert (0, 0) not in runner._recorded
+    assert (len(backend.plans), runner.num_replays) == (2, 2)
+
+
 @pytest.mark.parametrize("backend", [("silu_and_mul",)], indirect=True)
 def test_step_with_an_op_of_the_reference_stays_eager_and_is_counted(
     model: DecoderForCausalLM, backend: RecordingBackend
@@ -148,8 +214,8 @@ def test_step_with_an_op_of_the_reference_stays_eager_and_is_counted(
 def test_large_batches_and_backends_without_plans_run_eagerly(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
-    caches = allocate_kv_cache(model.kv_cache_specs(), 200, BLOCK_SIZE).layers
-    large = _step(model, MAX_PLAN_REQS + 1, 1, caches)
+    caches = allocate_kv_cache(model.kv_cache_specs(), 300, BLOCK_SIZE).layers
+    large = _step(model, MAX_PLAN_TOKENS + 1, 1, caches)
 
     _runner(model, backend).forward(large)
     GraphRunner(model, 8, Backend(name="numpy")).forward(_step(model, 1, 1, caches))

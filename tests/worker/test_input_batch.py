@@ -12,7 +12,7 @@ from tests.worker.steps import BLOCK_SIZE, MAX_MODEL_LEN, blocks_of, new_request
 def rows() -> InputBatch:
     """No requests yet."""
     return InputBatch(
-        max_num_seqs=2, max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE, vocab_size=97
+        max_num_seqs=3, max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE, vocab_size=97
     )
 
 
@@ -54,13 +54,41 @@ def test_penalties_count_prompt_and_output_apart(rows: InputBatch) -> None:
     rows.add(new_request("a", [1, 2, 2], output=[5, 5], presence_penalty=0.5))
     request = rows["a"]
 
-    rows.append_tokens(request, [5])
+    rows.append_sampled({"a": (5,)})
 
     assert request.prompt_mask is not None
     assert request.output_counts is not None
     assert np.flatnonzero(request.prompt_mask).tolist() == [1, 2]
     assert request.output_counts[5] == 3
     assert request.output_counts.sum() == 3
+
+
+def test_tokens_of_a_step_are_appended_to_each_row(rows: InputBatch) -> None:
+    rows.add(new_request("a", [1, 2]))
+    rows.add(new_request("b", [3]))
+    rows.add(new_request("c", [4]))
+
+    rows.append_sampled({"c": (8, 9, 7), "a": (5,)})
+    rows.append_sampled({})
+
+    assert rows.known_tokens(rows["a"]).tolist() == [1, 2, 5]
+    assert rows.known_tokens(rows["b"]).tolist() == [3]
+    assert rows.known_tokens(rows["c"]).tolist() == [4, 8, 9, 7]
+
+
+def test_group_of_a_step_follows_the_rows(rows: InputBatch) -> None:
+    rows.add(new_request("a", [1, 2]))
+    rows.add(new_request("b", [3]))
+    first = rows.group(["b", "a"])
+
+    assert rows.group(["b", "a"]) is first
+    rows.remove("b")
+    rows.add(new_request("c", [4]))
+    rows.add(new_request("b", [9, 9]))
+    again = rows.group(["b", "a"])
+    assert again.row_ids.tolist() == [rows["b"].row, rows["a"].row]
+    assert again.requests == (rows["b"], rows["a"])
+    assert rows.group(["a"]).row_ids.tolist() == [rows["a"].row]
 
 
 def test_request_without_penalties_keeps_no_counts(rows: InputBatch) -> None:

@@ -123,3 +123,10 @@ def test_import_of_another_layout_is_refused_and_writes_nothing() -> None:
         cache.import_(0, [1, 2], [cache.export(0, [3])[0], bytes(12)])
 
     np.testing.assert_array_equal(cache.layers[0][0], before)
+
+
+def test_tokens_of_a_head_and_block_lie_side_by_side() -> None:
+    spec = KVCacheSpec(num_kv_heads=3, head_dim=8, dtype=BF16)
+    for cache in allocate_kv_cache((spec,), num_blocks=2, block_size=4).layers[0]:
+        assert cache[1, :, 2].flags.c_contiguous
+        assert not cache[1, 2].flags.c_contiguous

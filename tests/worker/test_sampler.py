@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pyvt import ops
-from pyvt.worker.input_batch import InputBatch
-from pyvt.worker.logits_rows import LogitsRow, process
+from pyvt.worker.input_batch import InputBatch, LogitsRow
+from pyvt.worker.logits_rows import process
 from pyvt.worker.sampler import Sampled, sample
 from tests.worker.steps import new_request
 

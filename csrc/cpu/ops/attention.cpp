@@ -16,6 +16,7 @@
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/ops/indices.h"
+#include "cpu/ops/kv_pages.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
@@ -34,6 +35,7 @@ constexpr int64_t kDirectRows = 8;
 // Keys and values of a tile, of all KV heads that go together: this tile and the next one share the
 // second-level cache.
 constexpr int64_t kTileBytes = 256 << 10;
+// Fewer parts leave threads without work at the end, so tiles of few rows are cut by heads too.
 constexpr int64_t kPartsPerThread = 4;
 constexpr int64_t kSerialProducts = 1 << 17;            // below, waking a thread costs more
 constexpr int64_t kMaxStateFloats = int64_t{16} << 20;  // of tiles kept for folding
@@ -109,6 +111,7 @@ class Attention {
   void check_request(int64_t request, int64_t seq_len, int64_t num_queries) const;
   void plan();
   void add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len);
+  int64_t heads_together(int64_t num_tiles) const;
   void deal(int64_t num_row_tiles);
 
   int64_t first_key(int64_t position) const { return std::max<int64_t>(0, position - window_ + 1); }
@@ -117,18 +120,15 @@ class Attention {
   int64_t state_floats(const Block& block) const {
     return round_up(num_rows(block) * (row_stride_ + 2), 16);
   }
-  int64_t block_id(int64_t request, int64_t entry) const;
   AttnState state_of(const Block& block, int64_t tile) const;
   Range visible_tokens(const Block& block, int64_t tile) const;
 
   Work work() const;
-  void run_part(const Part& part, const Part* next) const;
-  void attend(const Tile& at, int64_t head, Range tokens, const Tile& next, const AttnState& into,
-              const Work& work) const;
-  void point(const Block& block, int64_t head, int64_t tile, int64_t begin, int64_t end,
-             const Work& work) const;
-  void point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
-                   AttnTile* args) const;
+  void run_part(const Part& part, const Part* next, bool is_cold) const;
+  void attend(const Tile& at, int64_t head, Range tokens, const Tile& next, bool is_cold,
+              const AttnState& into, const Work& work) const;
+  KvRuns runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
+                    const Work& work) const;
   void share(int64_t begin, int64_t end, const Work& work) const;
   int64_t value_width() const {
     const int64_t whole = kAttnValueVectors * table_.attn_lanes;
@@ -136,13 +136,12 @@ class Attention {
   }
   void fold(const Block& block, Range tokens, const AttnState& from, const AttnState& into) const;
   Place place_of(const Block& block, int64_t row) const;
-  const char* entry(const TensorView& cache, int64_t request, int64_t position,
-                    int64_t kv_head) const;
   void finish(const Block& block, const AttnState& state) const;
 
   static constexpr const char* kOp = "paged_attention";
   const KernelTable& table_ = kernels();
   TensorView out_, lse_, q_, k_cache_, v_cache_, block_tables_;
+  KvPages pages_;
   Indices seq_lens_, cu_seqlens_;
   float scale_, soft_cap_;
   int64_t window_;
@@ -153,6 +152,7 @@ class Attention {
   std::vector<std::atomic<int64_t>> counters_;
   int64_t num_products_ = 0;
   int64_t max_rows_ = 0;  // of a block
+  int64_t heads_together_ = 1;
 };
 
 Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_cache,
@@ -165,6 +165,7 @@ Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_
       k_cache_(k_cache),
       v_cache_(v_cache),
       block_tables_(block_tables),
+      pages_(k_cache, v_cache, block_tables),
       seq_lens_(indices_of(kOp, "seq_lens", seq_lens)),
       cu_seqlens_(indices_of(kOp, "cu_seqlens_q", cu_seqlens_q)),
       scale_(static_cast<float>(scale)),
@@ -208,11 +209,6 @@ void Attention::check_shapes() const {
   PYVT_CHECK(kOp, window_ >= 1, "window: expected at least 1");
 }
 
-int64_t Attention::block_id(int64_t request, int64_t entry) const {
-  return block_tables_
-      .as<int32_t>()[request * block_tables_.stride[0] + entry * block_tables_.stride[1]];
-}
-
 // Checks what the tiles of a request read: its length and the entries of its block table.
 void Attention::check_request(int64_t request, int64_t seq_len, int64_t num_queries) const {
   const int64_t block_size = k_cache_.shape[1];
@@ -222,7 +218,7 @@ void Attention::check_request(int64_t request, int64_t seq_len, int64_t num_quer
              "seq_lens: expected at least the queries and at most the block table, got ", seq_len);
   for (int64_t entry = first_key(seq_len - num_queries) / block_size; entry * block_size < seq_len;
        ++entry) {
-    const int64_t id = block_id(request, entry);
+    const int64_t id = pages_.block_id(request, entry);
     PYVT_CHECK(kOp, id >= 0 && id < k_cache_.shape[0], "block_tables: expected values in [0, ",
                k_cache_.shape[0], "), got ", id);
   }
@@ -232,9 +228,13 @@ void Attention::plan() {
   const int64_t num_requests = seq_lens_.size;
   PYVT_CHECK(kOp, cu_seqlens_[0] == 0 && cu_seqlens_[num_requests] == q_.shape[0],
              "cu_seqlens_q: expected values from 0 to T=", q_.shape[0]);
+  int64_t num_tiles = 0;
   for (int64_t r = 0; r < num_requests; ++r) {
     check_request(r, seq_lens_[r], cu_seqlens_[r + 1] - cu_seqlens_[r]);
+    const int64_t first = first_key(seq_lens_[r] - 1) / kAttnTile;
+    num_tiles += (seq_lens_[r] + kAttnTile - 1) / kAttnTile - first;
   }
+  heads_together_ = heads_together(num_tiles);
   for (int64_t r = 0; r < num_requests; ++r) {
     add_blocks(r, cu_seqlens_[r], cu_seqlens_[r + 1], seq_lens_[r]);
   }
@@ -251,6 +251,18 @@ void Attention::plan() {
   deal(num_row_tiles);
 }
 
+// KV heads of a tile that go together where few rows read them.
+int64_t Attention::heads_together(int64_t num_tiles) const {
+  const int64_t num_heads = pages_.num_heads();
+  const int64_t head_bytes = 2 * kAttnTile * head_dim_ * item_bytes(k_cache_.dtype);
+  const int64_t num_wanted = num_threads() == 1 ? 1 : kPartsPerThread * num_threads();
+  int64_t together = std::clamp<int64_t>(kTileBytes / (head_bytes + 1), 1, num_heads + 1);
+  while (together > 1 && num_tiles * ((num_heads + together - 1) / together) < num_wanted) {
+    together = (together + 1) / 2;
+  }
+  return together;
+}
+
 void Attention::add_blocks(int64_t request, int64_t begin, int64_t end, int64_t seq_len) {
   for (int64_t token = begin; token < end; token += tokens_per_block_) {
     Block block{};
@@ -260,10 +272,8 @@ void Attention::add_blocks(int64_t request, int64_t begin, int64_t end, int64_t 
     block.position = seq_len - end + token;
     block.tile_begin = first_key(block.position) / kAttnTile;
     block.tile_end = (block.position + block.num_tokens - 1) / kAttnTile + 1;
-    const int64_t num_kv_heads = k_cache_.shape[2];
-    const int64_t tile_bytes = 2 * kAttnTile * head_dim_ * item_bytes(k_cache_.dtype);
-    const int64_t together =
-        rows_of_head(block) > kDirectRows ? 1 : std::max<int64_t>(1, kTileBytes / (tile_bytes + 1));
+    const int64_t num_kv_heads = pages_.num_heads();
+    const int64_t together = rows_of_head(block) > kDirectRows ? 1 : heads_together_;
     for (; block.kv_head < num_kv_heads; block.kv_head += together) {
       block.num_kv_heads = std::min(together, num_kv_heads - block.kv_head);
       blocks_.push_back(block);
@@ -312,17 +322,19 @@ void Attention::run() {
     return i < num_parts ? &parts_[static_cast<size_t>(i)] : nullptr;
   };
   if (num_parts <= 1 || num_threads() == 1 || num_products_ < kSerialProducts) {
-    for (int64_t i = 0; i < num_parts; ++i) run_part(*part_at(i), part_at(i + 1));
+    for (int64_t i = 0; i < num_parts; ++i) run_part(*part_at(i), part_at(i + 1), i == 0);
     return;
   }
   // A thread claims its next part before it runs one, to prefetch what that begins with.
   std::atomic<int64_t> num_claimed{0};
   parallel_each([&](int) {
     const auto claim = [&] { return part_at(num_claimed.fetch_add(1, std::memory_order_relaxed)); };
+    bool is_cold = true;
     for (const Part* part = claim(); part != nullptr;) {
       const Part* next = claim();
-      run_part(*part, next);
+      run_part(*part, next, is_cold);
       part = next;
+      is_cold = false;
     }
   });
 }
@@ -343,7 +355,7 @@ Work Attention::work() const {
   const int64_t tops = place(rows * 4), totals = place(rows * 4);
   const int64_t first = place(rows * 4), last = place(rows * 4);
   const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
-  const int64_t ahead = place(2 * kAttnTile * 8);
+  const int64_t ahead = place(2 * kAttnTile * (pages_.num_heads() + 1) * 8);
   const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
   const int64_t key_columns = place(panel_bytes);
   char* base = scratch<char>(kWorkSlot, size);
@@ -392,7 +404,8 @@ Place Attention::place_of(const Block& block, int64_t row) const {
           (block.kv_head + row / rows_of_head(block)) * group_ + of_head % group_};
 }
 
-void Attention::run_part(const Part& part, const Part* next) const {
+// Where nobody has prefetched what the part begins with, it is cold.
+void Attention::run_part(const Part& part, const Part* next, bool is_cold) const {
   const Block& block = *part.block;
   const Work work = this->work();
   const int64_t item = item_bytes(q_.dtype);
@@ -415,7 +428,8 @@ void Attention::run_part(const Part& part, const Part* next) const {
       following = {next->block, next->tile_begin};
     }
     for (int64_t head = 0; head < block.num_kv_heads; ++head) {
-      attend({&block, tile}, head, tokens, following, into, work);
+      attend({&block, tile}, head, tokens, following, is_cold && tile == part.tile_begin, into,
+             work);
     }
     if (!block.is_cut) fold(block, tokens, into, work.state);
   }
@@ -430,7 +444,7 @@ void Attention::run_part(const Part& part, const Part* next) const {
 }
 
 // One tile of keys of the block's KV head `head` against the rows of these tokens.
-void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& next,
+void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& next, bool is_cold,
                        const AttnState& into, const Work& work) const {
   const Block& block = *at.block;
   const int64_t start = at.index * kAttnTile;
@@ -446,7 +460,8 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
       work.last[row] = static_cast<int>(last);
     }
   }
-  point(block, block.kv_head + head, at.index, begin, end, work);
+  const KvSpan span = {block.request, block.kv_head + head, 1, at.index, begin, end};
+  pages_.point(span, work.keys, work.values);
   const int64_t of_head = tokens.begin * group_, row = head * rows_of_head(block) + of_head;
   AttnTile args{};
   args.head_dim = head_dim_;
@@ -464,7 +479,10 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   args.tops = into.tops + row;
   args.totals = into.totals + row;
   if (args.num_rows <= kDirectRows) {
-    point_ahead(at, head, next, work, &args);
+    const KvRuns ahead = runs_ahead(span, at, next, is_cold, work);
+    args.ahead = ahead.runs;
+    args.num_ahead = ahead.count;
+    args.ahead_lines = pages_.lines_of_head();
     table_.attend_tile[of_cache_](args);
     return;
   }
@@ -475,65 +493,46 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   table_.attend_tile[0](args);
 }
 
-// Where the key or value of a cached token lies.
-const char* Attention::entry(const TensorView& cache, int64_t request, int64_t position,
-                             int64_t kv_head) const {
-  const int64_t id = block_id(request, position / cache.shape[1]);
-  const int64_t offset = id * cache.stride[0] + position % cache.shape[1] * cache.stride[1] +
-                         kv_head * cache.stride[2];
-  return static_cast<const char*>(cache.data) + offset * item_bytes(cache.dtype);
-}
-
-// Repeats a neighbour in the rest of a group of keys.
-void fill_group(const void** keys, int64_t begin, int64_t end, int64_t group) {
-  for (int64_t j = begin / group * group; j < begin; ++j) keys[j] = keys[begin];
-  for (int64_t j = end; j < round_up(end, group); ++j) keys[j] = keys[end - 1];
-}
-
-// Points at the keys and values [begin, end) of a tile.
-void Attention::point(const Block& block, int64_t kv_head, int64_t tile, int64_t begin, int64_t end,
-                      const Work& work) const {
-  const int64_t block_size = k_cache_.shape[1], item = item_bytes(k_cache_.dtype);
-  const int64_t k_step = k_cache_.stride[1] * item, v_step = v_cache_.stride[1] * item;
-  for (int64_t j = begin; j < end;) {
-    const int64_t position = tile * kAttnTile + j;
-    const char* key = entry(k_cache_, block.request, position, kv_head);
-    const char* value = entry(v_cache_, block.request, position, kv_head);
-    const int64_t stop = std::min(end, j + block_size - position % block_size);
-    for (; j < stop; ++j, key += k_step, value += v_step) {
-      work.keys[j] = key;
-      work.values[j] = value;
+// What is read after this tile, in the order in which it lies: every head takes its own keys and
+// values of the next tile or, where the heads of a token are side by side, a share of the tokens
+// with all their heads. A cold tile asks for its first head at once, and for the next one on the
+// way.
+KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
+                             const Work& work) const {
+  const int64_t head = span.kv_head - at.block->kv_head, num_shares = at.block->num_kv_heads;
+  KvRuns ahead = {work.ahead, 0};
+  if (is_cold && head == 0) {
+    pages_.add_runs(span, &ahead);
+    const int num_lines = pages_.lines_of_head();
+    for (int i = 0; i < ahead.count * num_lines; ++i) {
+      __builtin_prefetch(static_cast<const char*>(ahead.runs[i / num_lines]) + i % num_lines * 64);
     }
+    ahead.count = 0;
   }
-  fill_group(work.keys, begin, end, kAttnKeyGroup);
-}
-
-// Names what is read after this tile. Where the heads of a token lie side by side, every head of
-// this tile takes a share of the next tile's tokens with all their heads, so that memory is read
-// in the order in which it lies; else every head takes its own keys and values.
-void Attention::point_ahead(const Tile& at, int64_t head, const Tile& next, const Work& work,
-                            AttnTile* args) const {
-  if (next.block == nullptr) return;
+  if (is_cold && head + 1 < num_shares) {
+    KvSpan neighbour = span;
+    ++neighbour.kv_head;
+    pages_.add_runs(neighbour, &ahead);
+  }
+  if (next.block == nullptr) return ahead;
   const Block& block = *next.block;
-  const int64_t num_heads = block.num_kv_heads;
-  const int64_t start = std::max(next.index * kAttnTile, first_key(block.position));
-  const int64_t end = std::min((next.index + 1) * kAttnTile, block.position + block.num_tokens);
-  const bool is_side_by_side = k_cache_.stride[2] == head_dim_ && v_cache_.stride[2] == head_dim_;
-  const int64_t num_shares = is_side_by_side ? at.block->num_kv_heads : 1;
-  const int64_t share = is_side_by_side ? head : 0;
-  const Range tokens = {start + (end - start) * share / num_shares,
-                        start + (end - start) * (share + 1) / num_shares};
-  const int64_t first_head = block.kv_head + (is_side_by_side ? 0 : head % num_heads);
-  const int64_t num_bytes =
-      (is_side_by_side ? num_heads : 1) * head_dim_ * item_bytes(k_cache_.dtype);
-  int num_runs = 0;
-  for (int64_t position = tokens.begin; position < tokens.end; ++position) {
-    work.ahead[num_runs++] = entry(k_cache_, block.request, position, first_head);
-    work.ahead[num_runs++] = entry(v_cache_, block.request, position, first_head);
+  const int64_t start = next.index * kAttnTile;
+  KvSpan later = {block.request,
+                  block.kv_head,
+                  block.num_kv_heads,
+                  next.index,
+                  std::max(start, first_key(block.position)) - start,
+                  std::min(start + kAttnTile, block.position + block.num_tokens) - start};
+  if (pages_.has_heads_side_by_side()) {
+    const int64_t begin = later.begin, count = later.end - later.begin;
+    later.begin = begin + count * head / num_shares;
+    later.end = begin + count * (head + 1) / num_shares;
+  } else {
+    later.kv_head += head % block.num_kv_heads;
+    later.num_kv_heads = 1;
   }
-  args->ahead = work.ahead;
-  args->num_ahead = num_runs;
-  args->ahead_lines = static_cast<int>((num_bytes + 63) / 64);
+  pages_.add_runs(later, &ahead);
+  return ahead;
 }
 
 // Makes what many rows read of keys and values [begin, end): f32, keys by columns, values by blocks
