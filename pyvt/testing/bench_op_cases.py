@@ -124,21 +124,15 @@ def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
     )
 
 
-def _turns(num_reqs: int, query_len: int, num_slots: int) -> Iterator[dict[str, Any]]:
+def _turns(num_reqs: int, query_len: int, num_slots: int) -> Iterator[tuple[Array, Array, Array]]:
     """Yield the index arrays of calls that go on in place, from other slots each time."""
+    cu_seqlens_q = (np.arange(num_reqs + 1) * query_len).astype(np.int32)
     calls = []
     for first in range(0, num_slots - num_reqs + 1, num_reqs):
         slots = np.arange(first, first + num_reqs, dtype=np.int32)
         kept = np.full((num_reqs, query_len), -1, np.int32)
         kept[:, -1] = slots
-        cu_seqlens_q = np.arange(num_reqs + 1, dtype=np.int32) * query_len
-        calls.append(
-            {
-                "cu_seqlens_q": cu_seqlens_q.astype(np.int32),
-                "initial_slots": slots,
-                "state_slots": kept.ravel(),
-            }
-        )
+        calls.append((cu_seqlens_q, slots, kept.ravel()))
     return itertools.cycle(calls)
 
 
@@ -158,7 +152,7 @@ def _delta_net(num_reqs: int, query_len: int) -> BenchCase:
         rate, bias = -np.exp(normal(N_GDN_VALUES)), normal(N_GDN_VALUES)
         weight, out = np.ones(GDN_DIM, np.float32), np.empty_like(v)
         return lambda: ops.gated_delta_net(
-            q, k, v, z, a, b, rate, bias, weight, 1e-6, state, **next(turns), out=out
+            q, k, v, z, a, b, rate, bias, weight, 1e-6, state, *next(turns), out=out
         )
 
     activations = (2 * N_GDN_KEYS + 3 * N_GDN_VALUES) * GDN_DIM
@@ -182,7 +176,7 @@ def _convolution(num_reqs: int, query_len: int) -> BenchCase:
         weight = rng.standard_normal((N_TAPS, N_CHANNELS), np.float32)
         state = np.zeros((num_slots, N_TAPS - 1, N_CHANNELS), np.float32)
         out = np.empty_like(x)
-        return lambda: ops.causal_conv1d(x, weight, state, **next(turns), out=out)
+        return lambda: ops.causal_conv1d(x, weight, state, *next(turns), out=out)
 
     num_floats = 2 * num_reqs * (N_TAPS - 1) + 2 * num_tokens + N_TAPS
     return BenchCase(

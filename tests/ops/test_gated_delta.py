@@ -116,7 +116,7 @@ def test_rule_writes_the_slots_of_the_call_and_no_other() -> None:
 
 
 def test_request_that_starts_sees_nothing_of_its_slot() -> None:
-    tokens, slots = inputs(2), in_place(1, [2]) | {"initial_slots": np.array([-1], np.int32)}
+    tokens, slots = inputs(2), in_place([2]) | {"initial_slots": np.array([-1], np.int32)}
     want = scan(tokens, states(), slots)
 
     got = scan(tokens, np.full_like(states(), np.nan), slots)

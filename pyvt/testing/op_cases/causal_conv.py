@@ -27,7 +27,7 @@ def _conv(slots: Slots, num_channels: int, num_taps: int = 4, *, bias: bool = Fa
 
 def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """A state of one layer among others, and inputs that are a part of a wider projection."""
-    inputs = _conv(in_place(2, [1, 3]), 20)(rng, dtype)
+    inputs = _conv(in_place([1, 3]), 20)(rng, dtype)
     states = normal(rng, dtype, 2, 3, 3, 20)
     return inputs | {
         "x": normal(rng, dtype, 4, 31)[:, 5:25],
@@ -41,7 +41,7 @@ CASES = (
             "one": _conv(slot_arrays([1]), 1, 2),
             "below_vector": _conv(slot_arrays([5]), 7),
             "from_state": _conv(slot_arrays([6], [0], num_slots=2), 17, bias=True),
-            "decode": _conv(in_place(3), 33),
+            "decode": _conv(in_place([1] * 3), 33),
             "mixed": _conv(slot_arrays([1, 4, 0, 2, 1], [3, -1, 0, 4, 0], num_slots=9), 24),
             "every_state": _conv(slot_arrays([4, 2, 1], [0, -1, 0], EVERY, num_slots=8), 16),
             "first_of_shared": _conv(slot_arrays([3, 2], [5, 5], EVERY, num_slots=5), 9, 3),
@@ -54,7 +54,7 @@ CASES = (
         mutates=("conv_state",),
     ),
     *rows(
-        {"qwen36_decode": _conv(in_place(2), 8192), "strided": _strided},
+        {"qwen36_decode": _conv(in_place([1] * 2), 8192), "strided": _strided},
         "causal_conv1d",
         dtypes=("f32", "bf16"),
         op_class="norm",

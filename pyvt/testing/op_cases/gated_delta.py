@@ -83,7 +83,7 @@ def _net(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
 
 def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """Views as a layer has them: parts of a row of channels, the state of one layer of several."""
-    inputs = _net(in_place(2, [1, 3]), SMALL, "grouped")(rng, dtype)
+    inputs = _net(in_place([1, 3]), SMALL, "grouped")(rng, dtype)
     channels = normal(rng, dtype, 4, 2 * 2 * 8 + 6 * 11)
     states = normal(rng, _wide(dtype), 2, 3, 6, 8, 11, scale=0.3)
     return inputs | {
@@ -109,7 +109,7 @@ STATE_CASES: dict[str, StateCase] = {
     "tokens": (slot_arrays([5]), SMALL, "grouped"),
     "from_state": (slot_arrays([4], [0], num_slots=2), SMALL, "grouped"),
     "tiled": (slot_arrays([4], [0], num_slots=2), SMALL, "tiled"),
-    "decode": (in_place(2), SQUARE, "grouped"),
+    "decode": (in_place([1] * 2), SQUARE, "grouped"),
     "mixed": (slot_arrays([1, 4, 0, 2, 1], [3, -1, 0, 4, 0], num_slots=9), (1, 2, 7, 9), "grouped"),
     "every_state": (slot_arrays([4, 2], [0, -1], EVERY, num_slots=7), (1, 3, 9, 8), "grouped"),
     "state_not_kept": (slot_arrays([3], [0], NONE), (2, 2, 4, 17), "grouped"),

@@ -37,10 +37,11 @@ def slot_arrays(
     }
 
 
-def in_place(num_reqs: int, lengths: Sequence[int] | None = None) -> Inputs:
+def in_place(lengths: Sequence[int]) -> Inputs:
     """Return the index arrays of requests that each go on from and write a slot of their own."""
-    slots = slot_arrays(lengths or [1] * num_reqs, list(range(num_reqs)))
-    slots["state_slots"][slots["state_slots"] >= 0] = np.arange(num_reqs)
+    slots = slot_arrays(lengths, range(len(lengths)))
+    ends = slots["cu_seqlens_q"][1:][np.array(lengths, np.int64) > 0] - 1
+    slots["state_slots"][ends] = np.flatnonzero(lengths)
     return slots
 
 
