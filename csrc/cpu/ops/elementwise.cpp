@@ -96,4 +96,10 @@ void gelu_and_mul(TensorView out, TensorView x) {
   gated("gelu_and_mul", out, x, kernels().gelu_and_mul[same_index("gelu_and_mul", out, x)]);
 }
 
+void sigmoid_gate(TensorView out, TensorView x, TensorView gate) {
+  const int of_x = same_index("sigmoid_gate", out, x);
+  PYVT_CHECK("sigmoid_gate", gate.dtype == x.dtype, "gate: expected the dtype of x");
+  zip("sigmoid_gate", out, x, gate, kernels().sigmoid_gate[of_x], kExpGrain);
+}
+
 }  // namespace pyvt::cpu
