@@ -147,19 +147,34 @@ def test_a_model_on_native_kernels_is_near_the_reference(tmp_path: Path, form: s
     np.testing.assert_allclose(got, want, atol=2e-4 * np.abs(want).max())
 
 
-def test_fused_experts_in_fp8_keep_their_dims(tmp_path: Path) -> None:
+def fused_experts(num_rows: int) -> tuple[dict[str, Array], Array]:
     rng = np.random.default_rng(5)
     name = "model.layers.0.mlp.experts.gate_up_proj"
-    modules = [packers.fp8_block(rng, (192, 256)) for _ in range(3)]
+    modules = [packers.fp8_block(rng, (num_rows, 256)) for _ in range(3)]
     tensors = {
         name: np.stack([tensors[".weight"] for tensors, _ in modules]),
         name + "_scale_inv": np.stack([tensors[".weight_scale_inv"] for tensors, _ in modules]),
     }
+    return tensors, np.stack([values for _, values in modules])
 
-    weight = opened(tmp_path, tensors, {"quant_method": "fp8"}).source.get(name)
 
-    assert isinstance(weight, QuantTensor)
-    np.testing.assert_array_equal(ops.dequantize(weight), np.stack([v for _, v in modules]))
+def test_fused_experts_in_fp8_are_gate_and_up(tmp_path: Path) -> None:
+    tensors, values = fused_experts(512)
+
+    source = opened(tmp_path, tensors, {"quant_method": "fp8"}).source
+
+    for projection, rows in (("gate", slice(0, 256)), ("up", slice(256, 512))):
+        weight = source.get(f"model.layers.0.mlp.experts.{projection}_proj.weight")
+        assert isinstance(weight, QuantTensor)
+        np.testing.assert_array_equal(ops.dequantize(weight), values[:, rows])
+
+
+def test_fused_experts_in_fp8_whose_halves_share_a_block_are_refused(tmp_path: Path) -> None:
+    tensors, _ = fused_experts(192)
+    source = opened(tmp_path, tensors, {"quant_method": "fp8"}).source
+
+    with pytest.raises(UnsupportedError, match="a multiple of 128 rows for gate and up"):
+        source.info("model.layers.0.mlp.experts.gate_proj.weight")
 
 
 def test_model_optimizer_may_have_a_config_of_its_own(tmp_path: Path) -> None:
