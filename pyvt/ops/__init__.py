@@ -2,7 +2,7 @@
 
 from pyvt.ops.activation import gelu, gelu_and_mul, relu, sigmoid, silu, silu_and_mul
 from pyvt.ops.attention import merge_attn_states, paged_attention
-from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap
+from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap, take_columns
 from pyvt.ops.embedding import embedding
 from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
 from pyvt.ops.linear import linear
@@ -80,5 +80,6 @@ __all__ = [
     "silu",
     "silu_and_mul",
     "soft_cap",
+    "take_columns",
     "top_logprobs",
 ]

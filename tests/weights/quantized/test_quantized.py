@@ -8,7 +8,7 @@ import pytest
 
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
-from pyvt.errors import CheckpointError, UnsupportedError
+from pyvt.errors import CheckpointError, ShapeError, UnsupportedError
 from pyvt.models.registry import check_model, model_config
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_safetensors
@@ -211,13 +211,34 @@ def test_what_is_not_read_is_refused_by_name(
         opened(tmp_path, {"model.norm.weight": np.ones(4, np.float32)}, quantization)
 
 
-def test_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+def gptq_with(folder: Path, stem: str, g_idx: Array) -> ModelFiles:
     tensors, _ = packers.gptq(np.random.default_rng(0), (16, 256))
-    tensors[".g_idx"] = tensors[".g_idx"][::-1].copy()
-    files = opened(tmp_path, {STEM + k: v for k, v in tensors.items()}, {"quant_method": "gptq"})
+    tensors[".g_idx"] = g_idx.astype(np.int32)
+    return opened(folder, {stem + k: v for k, v in tensors.items()}, {"quant_method": "gptq"})
+
+
+def test_experts_with_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+    stem = "model.layers.0.mlp.experts.3.up_proj"
+    files = gptq_with(tmp_path, stem, np.arange(256)[::-1] // 128)
 
     with pytest.raises(UnsupportedError, match="desc_act"):
+        files.source.get(f"{stem}.weight")
+
+
+def test_groups_of_several_sizes_are_refused(tmp_path: Path) -> None:
+    files = gptq_with(tmp_path, STEM, np.arange(256) // 250)
+
+    with pytest.raises(UnsupportedError, match="groups of 128 columns, got others"):
         files.source.get(f"{STEM}.weight")
+
+
+def test_matrices_over_one_input_may_have_other_orders(tmp_path: Path) -> None:
+    files, _ = one_module(tmp_path, "gptq_in_order", (24, 384))
+    weight = files.source.get(f"{STEM}.weight")
+    plain = one_module(tmp_path / "plain", "gptq", (24, 384))[0].source.get(f"{STEM}.weight")
+
+    with pytest.raises(ShapeError, match="columns in one order"):
+        ops.prepack_weight(weight, plain)
 
 
 def test_groups_that_fit_no_block_are_refused(tmp_path: Path) -> None:
