@@ -11,7 +11,7 @@ from pyvt.ops.activation import (
 )
 from pyvt.ops.attention import merge_attn_states, paged_attention
 from pyvt.ops.causal_conv import causal_conv1d
-from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap
+from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap, take_columns
 from pyvt.ops.embedding import embedding
 from pyvt.ops.gated_delta import gated_delta_net, gated_delta_rule, gdn_gate
 from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
@@ -97,5 +97,6 @@ __all__ = [
     "silu",
     "silu_and_mul",
     "soft_cap",
+    "take_columns",
     "top_logprobs",
 ]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.tensor.packed_tensor import PackedTensor
-from pyvt.tensor.stored import joined, stack_of_one, stored_dtype
+from pyvt.tensor.stored import has_same_columns, joined, stack_of_one, stored_dtype
 from pyvt.weights.source import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -104,6 +104,7 @@ class Parameter:
         if self.role == EXPERTS and not is_stacked:
             tensors = [stack_of_one(tensor) for tensor in tensors]
         is_mixed = len({stored_dtype(tensor) for tensor in tensors}) > 1
+        is_mixed = is_mixed or not has_same_columns(tensors)
         groups = [[tensor] for tensor in tensors] if is_mixed else [tensors]
         # A table that is only looked up in stays in the file: few of its rows are ever read.
         lay_out = prepack if self.role in (MATRIX, EXPERTS, TIED) else _join

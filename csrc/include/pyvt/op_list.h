@@ -49,6 +49,9 @@
   X(cast, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x), \
     (out, x)) \
+  X(take_columns, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in x, pyvt_in columns), \
+    (out, x, columns)) \
   X(soft_cap, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x, pyvt_f64 cap), \
     (out, x, cap)) \
