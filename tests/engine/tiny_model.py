@@ -38,10 +38,10 @@ def write_tiny_model(
     has_tokenizer: bool = True,
     spoiled: str | None = None,
     generation_config: dict[str, Any] | None = None,
-    is_tied: bool = False,
+    **settings: Any,
 ) -> Path:
-    """Write the model; ``spoiled`` names a tensor that is filled with NaN."""
-    config = CONFIG | {"tie_word_embeddings": is_tied}
+    """Write the model; ``spoiled`` names a tensor of NaN, ``settings`` are those of its config."""
+    config = CONFIG | settings
     weights = ModelCase("engine", config).weights()
     if spoiled is not None:
         weights[spoiled] = np.full_like(weights[spoiled], np.nan)
