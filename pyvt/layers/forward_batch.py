@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 LayerCache = tuple[Array, Array]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ForwardBatch:
     """The indices of a step; tokens of a request lie side by side, in order.
 
