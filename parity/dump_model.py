@@ -26,20 +26,27 @@ from pyvt.testing.model_cases import (
     MODEL_CASES_BY_NAME,
     ModelCase,
     ModelGolden,
+    fused_experts,
     weights_sha256,
     write_model_golden,
 )
 
 GOLDENS = Path(__file__).with_name("goldens")
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
 
 
 def build_model(case: ModelCase, module: ModuleType, dtype: torch.dtype) -> Any:
     family = case.config["model_type"]
     settings = {k: v for k, v in case.config.items() if k not in ("model_type", "architectures")}
-    config = transformers.CONFIG_MAPPING[family](**settings, attn_implementation="eager")
+    config = transformers.CONFIG_MAPPING[family](
+        **settings, attn_implementation="eager", experts_implementation="eager"
+    )
     model = getattr(module, ARCHITECTURES[family])(config)
-    weights = {k: torch.from_numpy(v) for k, v in case.weights().items()}
+    weights = {k: torch.from_numpy(v) for k, v in fused_experts(case.weights()).items()}
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, strict=True)

@@ -62,6 +62,10 @@ class DownloadError(PyvtError, OSError):
     """A model could not be fetched: no source, no room, no network or a wrong checksum."""
 
 
+class OutputError(PyvtError, OSError):
+    """A file that was asked for could not be written: no room, or no right to do so."""
+
+
 class KernelError(PyvtError, RuntimeError):
     """Native code failed: a device status or an internal check."""
 

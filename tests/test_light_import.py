@@ -57,3 +57,10 @@ def test_ops_load_numpy_and_no_other_library() -> None:
     assert {name for name in modules if name.startswith("pyvt.")} & {
         *("pyvt.cli", "pyvt.engine", "pyvt.models", "pyvt.weights", "pyvt.testing")
     } == set()
+
+
+def test_engine_loads_no_library_of_chats_and_grammars_before_there_are_some() -> None:
+    modules = _new_modules("import pyvt.engine.build")
+
+    assert "tokenizers" in modules
+    assert modules & {"jinja2", "llguidance", "asyncio", "_hashlib", "importlib.metadata"} == set()

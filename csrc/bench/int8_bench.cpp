@@ -238,7 +238,8 @@ int main(int argc, char** argv) {
   for (int64_t k : kColumns) {
     for (DType dtype : kFormats) {
       if (argc > 2 && std::strstr(argv[2], dtype_name(dtype)) == nullptr) continue;
-      if (k % format_of(dtype).block_cols != 0) continue;
+      const cpu::Int8Format& format = format_of(dtype);
+      if (k % format.block_cols != 0 || format.direct[0] == nullptr) continue;
       const Case each(dtype, k);
       Figures all = measure(each, plain.get(), repetitions);
       print(dtype, k, all);

@@ -87,6 +87,22 @@ cpu::PackedMatrix tiles_of(const pyvt_tensor* weight) {
           num_bytes};
 }
 
+cpu::ExpertStack experts_of(const pyvt_tensor* stack) {
+  PYVT_CHECK("c_api", stack != nullptr && stack->rank == 3 && stack->shape[0] >= 0,
+             "experts: expected three dims");
+  pyvt_tensor matrix = *stack;
+  matrix.rank = 2;
+  for (int i = 0; i < 2; ++i) matrix.shape[i] = stack->shape[i + 1];
+  cpu::ExpertStack experts;
+  experts.tiles = tiles_of(&matrix);
+  experts.num_experts = stack->shape[0];
+  PYVT_CHECK(
+      "c_api",
+      !__builtin_mul_overflow(experts.tiles.num_bytes, stack->shape[0], &experts.tiles.num_bytes),
+      "shape: expected fewer than 2^63 bytes");
+  return experts;
+}
+
 // An argument of C as the launcher's type.
 template <typename To, typename From>
 To given(From from) {
@@ -96,6 +112,8 @@ To given(From from) {
     return blocks_of(from);
   } else if constexpr (std::is_same_v<To, cpu::PackedMatrix>) {
     return tiles_of(from);
+  } else if constexpr (std::is_same_v<To, cpu::ExpertStack>) {
+    return experts_of(from);
   } else if constexpr (std::is_same_v<To, std::string>) {
     PYVT_CHECK("c_api", from != nullptr, "text: expected a string, got null");
     return from;

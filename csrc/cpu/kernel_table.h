@@ -71,6 +71,13 @@ struct KernelTable {
   ZipKernel silu_and_mul[kNumFloats];
   ZipKernel gelu_and_mul[kNumFloats];
 
+  // moe.cpp: f32 rows `stride` apart, by place, weighted and added in this order, to [out]; and
+  // x + factor · y, [x]
+  void (*weighted_sum[kNumFloats])(void* out, const float* rows, int64_t stride,
+                                   const int64_t* places, const float* weights, int64_t num_rows,
+                                   int64_t n);
+  void (*add_scaled[kNumFloats])(void* out, const void* x, const void* y, float factor, int64_t n);
+
   // rope.cpp: [x][table]
   void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
 

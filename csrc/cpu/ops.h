@@ -17,6 +17,7 @@ using pyvt_out = TensorView;  // written, perhaps read
 using pyvt_in = TensorView;
 using pyvt_tiles = PackedMatrix;
 using pyvt_blocks = BlockMatrix;
+using pyvt_experts = ExpertStack;
 using pyvt_f64 = double;
 using pyvt_i64 = int64_t;
 using pyvt_opt_f64 = std::optional<double>;

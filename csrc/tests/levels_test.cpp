@@ -56,6 +56,12 @@ Bytes packed(const KernelTable& table, int index, std::mt19937& random) {
   const uint8_t* pointers[kTileRows];
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (uint8_t& byte : rows[r]) byte = static_cast<uint8_t>(random() & 0x3b);
+    if (index == places::kINT4_G128Place || index == places::kINT4_G32Place) {
+      // 16 less the zero is at most 16.
+      for (int64_t at = 4; at < row_bytes; at += format.file_block_bytes) {
+        rows[r][static_cast<size_t>(at)] &= 15;
+      }
+    }
     pointers[r] = rows[r].data();
   }
   Bytes tile(static_cast<size_t>(kCols / format.block_cols * format.tile_block_bytes));
@@ -72,13 +78,14 @@ Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8
     out.insert(out.end(), sums.begin(), sums.end());
   };
   const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4};
-  for (int i = 0; i < 3; ++i) {
+  const bool has_codes = format.direct[0] != nullptr;
+  for (int i = 0; has_codes && i < 3; ++i) {
     append(direct_rows[i],
            [&](float* sums) { format.direct[i](tile.data(), kCols, a, 0, sums, kTileRows); });
   }
-  Bytes panel(static_cast<size_t>(format.panel_bytes(kCols)));
-  format.unpack_panel(tile.data(), kCols, panel.data());
-  for (int i = 0; i < 2; ++i) {
+  Bytes panel(has_codes ? static_cast<size_t>(format.panel_bytes(kCols)) : 0);
+  if (has_codes) format.unpack_panel(tile.data(), kCols, panel.data());
+  for (int i = 0; has_codes && i < 2; ++i) {
     append(panel_rows[i],
            [&](float* sums) { format.panel[i](panel.data(), kCols, a, 0, sums, kTileRows, true); });
   }

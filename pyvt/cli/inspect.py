@@ -171,14 +171,16 @@ def _show_text(console: Console, title: str, text: str) -> None:
 def _summary(facts: dict[str, Any]) -> dict[str, str]:
     """Return the lines of the head: what is shown, and its value as text."""
     sizes, memory, tokenizer = facts["config"], facts["memory"], facts["tokenizer"]
-    rope = facts["rope"]
+    rope, moe = facts["rope"], facts["moe"]
     kv_bytes = memory["kv_bytes_per_1k_tokens"]
     return {
         "model": facts["path"],
         "architecture": f"{facts['architecture']} ({facts['format']})",
-        "parameters": f"{facts['parameters']:,}",
+        "parameters": f"{facts['parameters']:,}"
+        + (f", {moe['active_parameters']:,} for a token" if moe else ""),
         "layers": f"{sizes['num_layers']}, hidden {sizes['hidden_size']}, "
         f"intermediate {sizes['intermediate_size']}",
+        **({"experts": _experts_line(moe)} if moe else {}),
         "heads": f"{sizes['num_heads']} query, {sizes['num_kv_heads']} KV, "
         f"of {sizes['head_dim']} dims",
         "vocabulary": f"{sizes['vocab_size']:,}"
@@ -193,6 +195,15 @@ def _summary(facts: dict[str, Any]) -> dict[str, str]:
         f"{_size(memory['weights_f32_bytes'])} as f32",
         "KV per 1k tokens": ", ".join(f"{_size(n)} in {name}" for name, n in kv_bytes.items()),
     }
+
+
+def _experts_line(moe: dict[str, Any]) -> str:
+    shared = moe["shared_expert_intermediate_size"]
+    return (
+        f"{moe['num_experts']} in each of {moe['num_sparse_layers']} layers, "
+        f"{moe['num_experts_per_tok']} for a token, intermediate {moe['moe_intermediate_size']}"
+        + (f"; one more for all, intermediate {shared}" if shared else "")
+    )
 
 
 def _tokenizer_line(facts: dict[str, Any] | None) -> str:

@@ -61,6 +61,10 @@ COMMANDS = {
     "rm": CommandRow("pyvt.cli.local", "remove_command", "Remove models that were pulled."),
     "inspect": CommandRow("pyvt.cli.inspect", "inspect", "Show what a model file holds."),
     "fit": CommandRow("pyvt.cli.fit", "fit", "Show what a model would take of the memory."),
+    "quantize": CommandRow(
+        "pyvt.cli.quantize", "quantize", "Write a model as a smaller GGUF file."
+    ),
+    "eval": CommandRow("pyvt.cli.eval", "evaluate", "Perplexity and KL divergence on a text."),
     "parity": CommandRow("pyvt.cli.parity", "parity", "Check results against other engines."),
     "doctor": CommandRow("pyvt.cli.doctor", "doctor", "Show the machine and test the kernels."),
     "bench": CommandRow("pyvt.cli.bench", "bench", "Measure speed, alone and beside others."),

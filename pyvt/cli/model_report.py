@@ -50,6 +50,7 @@ class ModelReport:
             "quantization": self.quant_mix(),
             "config": self.sizes(),
             "rope": asdict(self.config.rope),
+            "moe": self.experts(),
             "context": self.config.max_position_embeddings,
             "sliding_windows": self.windows(),
             "eos_token_ids": self.eos_token_ids(),
@@ -100,6 +101,18 @@ class ModelReport:
             *("attention_bias", "mlp_bias", "qk_norm"),
         )
         return {name: getattr(self.config, name) for name in names}
+
+    def experts(self) -> dict[str, Any] | None:
+        """Return the experts of sparse layers, and the parameters that a token needs; else None."""
+        moe = self.config.moe
+        if moe is None:
+            return None
+        of_experts = sum(info.size for info in self.infos if ".mlp.experts." in info.name)
+        others = sum(info.size for info in self.infos) - of_experts
+        return asdict(moe) | {
+            "num_sparse_layers": self.config.num_layers - len(moe.dense_layers),
+            "active_parameters": others + of_experts * moe.num_experts_per_tok // moe.num_experts,
+        }
 
     def windows(self) -> dict[str, int]:
         """Return how many layers have each sliding window; empty where all see every key."""

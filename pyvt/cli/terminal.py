@@ -37,8 +37,8 @@ def write_text(text: str) -> None:
 
 
 @contextmanager
-def loading(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on stderr while a model is loaded; yields None where stderr is no terminal.
+def loading(name: str, verb: str = "loading") -> Iterator[Callable[[int, int], None] | None]:
+    """Show a bar of bytes on stderr, of a model's load by default; None where it is no terminal.
 
     What is yielded takes the bytes that are done and the bytes there are.
     """
@@ -50,12 +50,12 @@ def loading(name: str) -> Iterator[Callable[[int, int], None] | None]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     columns = (
-        TextColumn("loading {task.description}", markup=False),
+        TextColumn("{task.fields[verb]} {task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(safe_text(name), total=None)
+        task = bar.add_task(safe_text(name), total=None, verb=verb)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

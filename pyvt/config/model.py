@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyvt.config.keys import Keys, unknown_name
+from pyvt.config.moe import MoEConfig, moe_from_gguf, moe_from_hf
 from pyvt.config.rope import RopeConfig, rope_from_gguf, rope_from_hf
 from pyvt.errors import ConfigError, UnsupportedError
 
@@ -22,36 +23,56 @@ class Family:
     """What a family of architectures fixes, and the defaults of keys that its files leave out.
 
     Attributes:
-        name: the family, and the architecture of its GGUF files.
-        architecture: name in ``architectures`` of config.json.
+        name: the family: ``model_type`` of config.json.
+        gguf: the architecture of its GGUF files.
+        architectures: its names in ``architectures`` of config.json; the first is its row in
+            ``models.registry.MODELS``.
         head_dim: head size where the file gives none; None is hidden size over heads.
         qk_norm: whether query and key heads are normed before RoPE.
         has_mlp_bias: whether the family knows the key ``mlp_bias``.
         has_window: whether the family knows sliding windows.
+        has_one_window: whether they are for all layers then.
+        has_experts: whether the family is a mixture of experts.
+        is_renormalized: whether the weights of experts add up to 1 whatever the file says.
     """
 
     name: str
-    architecture: str
+    gguf: str
+    architectures: tuple[str, ...]
     head_dim: int | None = None
     qk_norm: bool = False
     has_mlp_bias: bool = False
     has_window: bool = False
+    has_one_window: bool = False
+    has_experts: bool = False
+    is_renormalized: bool = False
 
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family(name="llama", architecture="LlamaForCausalLM", has_mlp_bias=True),
+        Family(name="llama", gguf="llama", architectures=("LlamaForCausalLM",), has_mlp_bias=True),
         Family(
             name="qwen3",
-            architecture="Qwen3ForCausalLM",
+            gguf="qwen3",
+            architectures=("Qwen3ForCausalLM",),
             head_dim=128,
             qk_norm=True,
             has_window=True,
         ),
+        Family(
+            name="qwen3_moe",
+            gguf="qwen3moe",
+            architectures=("Qwen3MoeForCausalLM",),
+            qk_norm=True,
+            has_window=True,
+            has_one_window=True,
+            has_experts=True,
+        ),
     )
 }
-_BY_ARCHITECTURE = {family.architecture: family for family in FAMILIES.values()}
+_BY_GGUF = {family.gguf: family for family in FAMILIES.values()}
+_BY_ARCHITECTURE = {name: family for family in FAMILIES.values() for name in family.architectures}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +93,13 @@ class ModelConfig:
     Attributes:
         family: a key of ``FAMILIES``.
         architecture: a key of ``models.registry.MODELS``.
+        intermediate_size: width of plain MLPs; that of an expert where no layer has one.
         head_dim: D; need not be ``hidden_size / num_heads``.
         max_position_embeddings: context length that the file states.
         attention_bias: whether q, k, v and o have biases.
         mlp_bias: whether gate, up and down have biases.
         sliding_windows: for each layer the window of its attention, None for all keys.
+        moe: the experts of sparse layers, None where all layers have a plain MLP.
         eos_token_ids: ids that end a generation, from every config file; the tokenizer adds more.
         checkpoint_dtype: name of the dtype that config.json states, None where it does not.
     """
@@ -98,6 +121,7 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     sliding_windows: tuple[int | None, ...] = ()
+    moe: MoEConfig | None = None
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     checkpoint_dtype: str | None = None
@@ -155,7 +179,7 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     keys = Keys("config.json", text)
     both = Keys("config.json", config, text)
     family = _hf_family(text, config)
-    _refuse_unsupported(family, keys, both)
+    _refuse_unsupported(family, keys)
     hidden_size, num_heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     head_dim = keys.get("head_dim") or family.head_dim
     if head_dim is None and hidden_size % num_heads:
@@ -165,15 +189,20 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     head_dim = keys.even_size("head_dim", head_dim or hidden_size // num_heads)
     num_layers = keys.size("num_hidden_layers", limit=_MAX_LAYERS)
     max_positions = keys.size("max_position_embeddings", 2048 if family.name == "llama" else 32768)
+    moe = (
+        moe_from_hf(keys, num_layers, is_renormalized=family.is_renormalized)
+        if family.has_experts
+        else None
+    )
     generation = Keys("generation_config.json", generation_config)
     eos = (*generation.ids("eos_token_id"), *wrapper.ids("eos_token_id"), *keys.ids("eos_token_id"))
     bos = (*both.ids("bos_token_id"), *generation.ids("bos_token_id"))
     return ModelConfig(
         family=family.name,
-        architecture=family.architecture,
+        architecture=family.architectures[0],
         vocab_size=keys.size("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=keys.size("intermediate_size"),
+        intermediate_size=keys.size("intermediate_size", _expert_width(moe)),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=keys.size("num_key_value_heads", num_heads),
@@ -186,11 +215,17 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         mlp_bias=family.has_mlp_bias and keys.boolean("mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_windows=_hf_windows(family, keys, num_layers),
+        moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
         checkpoint_dtype=both.get("dtype") or both.get("torch_dtype"),
         sampling_defaults=_sampling_defaults(generation),
     )
+
+
+def _expert_width(moe: MoEConfig | None) -> int | None:
+    """Return the width of an expert where no layer has a plain MLP, else None."""
+    return None if moe is None or moe.dense_layers else moe.moe_intermediate_size
 
 
 def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
@@ -201,7 +236,7 @@ def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     architecture = next(iter(Keys("config.json", config).items("architectures")), None)
     family = _BY_ARCHITECTURE.get(str(architecture))
     if family is None:
-        known = ", ".join(f"{f.name} ({f.architecture})" for f in FAMILIES.values())
+        known = ", ".join(f"{f.name} ({f.architectures[0]})" for f in FAMILIES.values())
         raise UnsupportedError(
             f"[config.json] model_type: expected one of {known}, "
             f"got {model_type or None!r} with architecture {architecture!r}"
@@ -209,17 +244,10 @@ def _hf_family(text: Mapping[str, Any], config: Mapping[str, Any]) -> Family:
     return family
 
 
-def _refuse_unsupported(family: Family, keys: Keys, both: Keys) -> None:
+def _refuse_unsupported(family: Family, keys: Keys) -> None:
     activation = keys.text("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(unknown_name("config.json", "hidden_act", activation, ("silu",)))
-    quantization = both.block("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method")
-        raise UnsupportedError(
-            f"[config.json] quantization_config: quant_method {method!r} is not supported; "
-            "valid are unquantized safetensors (bf16, f16, f32) and GGUF files"
-        )
     if not family.has_window and set(map(str, keys.items("layer_types"))) - {"full_attention"}:
         raise keys.error("layer_types", "full_attention in every layer", keys.get("layer_types"))
 
@@ -239,7 +267,9 @@ def _hf_windows(family: Family, keys: Keys, num_layers: int) -> tuple[int | None
     if keys.get("sliding_window") is None:
         return (None,) * num_layers
     window = keys.size("sliding_window")
-    first = keys.integer("max_window_layers", _MAX_WINDOW_LAYERS)
+    first = 0
+    if not family.has_one_window:
+        first = keys.integer("max_window_layers", _MAX_WINDOW_LAYERS)
     is_sliding = (
         [i >= first for i in range(num_layers)]
         if kinds is None
@@ -268,16 +298,17 @@ def _from_gguf(
 ) -> ModelConfig:
     general = Keys("GGUF metadata", metadata)
     name = general.text("general.architecture")
-    family = FAMILIES.get(name)
+    family = _BY_GGUF.get(name)
     if family is None:
         raise UnsupportedError(
-            unknown_name("GGUF metadata", "general.architecture", name, list(FAMILIES))
+            unknown_name("GGUF metadata", "general.architecture", name, list(_BY_GGUF))
         )
     keys = Keys("GGUF metadata", metadata, prefix=f"{name}.")
     for count in ("expert_count", "nextn_predict_layers"):
-        if keys.integer(count, 0):
+        if keys.integer(count, 0) and not (family.has_experts and count == "expert_count"):
             raise UnsupportedError(str(keys.error(count, "0 for a dense model", keys.get(count))))
     num_layers = keys.size("block_count", limit=_MAX_LAYERS)
+    moe = moe_from_gguf(keys, shapes, num_layers) if family.has_experts else None
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
     head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
@@ -297,10 +328,10 @@ def _from_gguf(
     bos = general.ids("tokenizer.ggml.bos_token_id")
     return ModelConfig(
         family=family.name,
-        architecture=family.architecture,
+        architecture=family.architectures[0],
         vocab_size=_gguf_vocab_size(keys, shapes),
         hidden_size=hidden_size,
-        intermediate_size=keys.layer_size("feed_forward_length"),
+        intermediate_size=keys.layer_size("feed_forward_length", _expert_width(moe)),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=keys.layer_size("attention.head_count_kv", num_heads),
@@ -313,6 +344,7 @@ def _from_gguf(
         mlp_bias=family.has_mlp_bias and "model.layers.0.mlp.gate_proj.bias" in shapes,
         qk_norm=family.qk_norm,
         sliding_windows=(None,) * num_layers,
+        moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
     )

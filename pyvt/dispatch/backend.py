@@ -9,8 +9,8 @@ from pyvt.errors import ConfigError
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.stored import Stored
 
-# Takes weights of one dtype that lie one below the other, ``[N, K]`` each; None for a dtype that
-# the backend reads as it is stored.
+# Takes weights of one dtype that lie one below the other, ``[N, K]`` each, or one behind the other
+# in a stack, ``[E, N, K]`` each; None for a dtype that the backend reads as it is stored.
 Prepack = Callable[[Sequence[Stored]], PackedTensor | None]
 
 

@@ -4,7 +4,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -34,8 +34,9 @@ from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tokenizer import ChatTemplate, Tokenizer, gguf_tokenizer, hf_tokenizer
+from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
+from pyvt.weights.quantized import QuantizedSource
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import allocate_kv_cache
@@ -43,6 +44,7 @@ from pyvt.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from pyvt.structured import GrammarCompiler
+    from pyvt.tokenizer import ChatTemplate
 
 log = get_logger(__name__)
 
@@ -97,7 +99,6 @@ def build_engine(
         )
         namespace = namespace_of(files, planned)
         tokenizer = made.result()
-        chat_template = _chat_template(files, tokenizer)
         # The tokenizer and the namespace have read of the file what the loader had let go of.
         files.source.release()
     finally:
@@ -116,7 +117,7 @@ def build_engine(
         core,
         InputProcessor(
             tokenizer,
-            chat_template,
+            _chat_template(files.chat_templates, tokenizer),
             limits,
             lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
@@ -188,10 +189,13 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
     """
     config = planned.config
     weights = blake3()
-    for name in sorted(files.source.names()):
-        info = files.source.info(name)
+    source = files.source
+    # What is laid out anew at load is looked at as it is stored.
+    source = source.stored if isinstance(source, QuantizedSource) else source
+    for name in sorted(source.names()):
+        info = source.info(name)
         weights.update(f"{name} {info.dtype} {info.shape}\n".encode())
-        weights.update(_first_bytes(files.source.get(name)))
+        weights.update(_first_bytes(source.get(name)))
     groups = cache_groups(planned.kv_specs)
     layout = [
         (g.kind, g.layers, g.window, planned.kv_specs[g.layers[0]].layer_shape[:2]) for g in groups
@@ -269,10 +273,17 @@ def _tokenizer(files: ModelFiles) -> Tokenizer:
     return hf_tokenizer(files.tokenizer_json, None if config is None else dict(config))
 
 
-def _chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate | None:
-    if not files.chat_templates:
-        return None
-    return ChatTemplate.for_tokenizer(files.chat_templates, tokenizer)
+def _chat_template(
+    sources: Mapping[str, str], tokenizer: Tokenizer
+) -> Callable[[], "ChatTemplate"] | None:
+    """Return what makes the model's templates; what renders them is loaded only for chats."""
+
+    def make() -> "ChatTemplate":
+        from pyvt.tokenizer import ChatTemplate
+
+        return ChatTemplate.for_tokenizer(sources, tokenizer)
+
+    return make if sources else None
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

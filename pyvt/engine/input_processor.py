@@ -4,7 +4,7 @@ Whoever wants a prompt rendered, tokenised or counted asks here; no one else own
 prompt is never truncated: one that does not fit is refused with both numbers.
 """
 
-import secrets
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pyvt.errors import RequestError
 from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest, Grammar
 from pyvt.sampling_params import SamplingParams
-from pyvt.tokenizer.base import RenderedPrompt, Tokenizer, check_unicode
-from pyvt.tokenizer.chat_template import RENDER_ARGUMENTS, ChatTemplate
+from pyvt.tokenizer.base import RENDER_ARGUMENTS, RenderedPrompt, Tokenizer, check_unicode
 
 if TYPE_CHECKING:
     from pyvt.structured import GrammarCompiler
+    from pyvt.tokenizer import ChatTemplate
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt
@@ -51,18 +51,24 @@ class InputProcessor:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        chat_template: ChatTemplate | None,
+        chat_template: Callable[[], "ChatTemplate"] | None,
         limits: InputLimits,
         grammars: Callable[[], "GrammarCompiler"] | None = None,
     ) -> None:
-        """Make one; ``grammars`` is called at the first request with ``structured_outputs``.
+        """Make one.
 
-        Without it such requests are refused.
+        ``chat_template`` is called at the first chat, ``grammars`` at the first request with
+        ``structured_outputs``; without them such requests are refused.
         """
         self.grammars = None if grammars is None else cache(grammars)
+        self._chat_template = None if chat_template is None else cache(chat_template)
         self.tokenizer = tokenizer
-        self.chat_template = chat_template
         self.limits = limits
+
+    @property
+    def chat_template(self) -> "ChatTemplate | None":
+        """The model's templates, None where it has none."""
+        return None if self._chat_template is None else self._chat_template()
 
     def render(
         self,
@@ -78,7 +84,8 @@ class InputProcessor:
             RequestError: the messages have a wrong form, the template refuses them, or the model
                 has no chat template.
         """
-        if self.chat_template is None:
+        template = self.chat_template
+        if template is None:
             raise RequestError(
                 "[request] messages: the model has no chat template; give a prompt instead",
                 param="messages",
@@ -93,7 +100,7 @@ class InputProcessor:
                 raise _refused("chat_template_kwargs", "names", name)
             if name in RENDER_ARGUMENTS:
                 raise _refused("chat_template_kwargs", "names that pyvt does not set itself", name)
-        return self.chat_template.render(
+        return template.render(
             messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
         )
 
@@ -153,7 +160,8 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(ids), params)
         if params.min_tokens > max_tokens:
             raise _refused("min_tokens", f"at most max_tokens={max_tokens}", params.min_tokens)
-        seed = secrets.randbits(64) if params.seed is None else params.seed % 2**64
+        fresh = int.from_bytes(os.urandom(8), "little")  # ``secrets`` would load OpenSSL for it
+        seed = fresh if params.seed is None else params.seed % 2**64
         return EngineCoreRequest(
             request_id=request_id,
             prompt=text,

@@ -29,6 +29,8 @@ DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
 _FIXED_BYTES = 64 << 20
+# Pairs of a token and an expert that the op of experts holds at once.
+_MAX_PAIRS = 4096
 _MIB = 1 << 20
 
 
@@ -228,7 +230,17 @@ def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int)
     heads = (shape.num_heads * 2 + shape.num_kv_heads * 2) * shape.head_dim
     per_token = 4 * shape.hidden_size + heads + 3 * shape.intermediate_size
     per_row = 4 * shape.vocab_size
+    num_tokens = config.scheduler.max_num_batched_tokens
     return _FIXED_BYTES + item_bytes * 2 * (
-        config.scheduler.max_num_batched_tokens * per_token
+        num_tokens * per_token
         + config.scheduler.max_num_seqs * per_row
+        + _expert_elements(shape, num_tokens)
     )
+
+
+def _expert_elements(shape: ModelConfig, num_tokens: int) -> int:
+    """Return the elements that the op of a layer's experts keeps for pairs of token and expert."""
+    if shape.moe is None:
+        return 0
+    pairs = min(num_tokens * shape.moe.num_experts_per_tok, _MAX_PAIRS)
+    return pairs * (shape.hidden_size + shape.moe.moe_intermediate_size)

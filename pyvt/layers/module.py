@@ -37,10 +37,14 @@ class Module:
             yield from child.modules()
 
     def named_slots(self, path: str = "") -> Iterator[tuple[str, Parameter, ParamSlot]]:
-        """Yield every slot with the name of the checkpoint tensor that fills it."""
+        """Yield every slot with the name of the checkpoint tensor that fills it.
+
+        A parameter that may be filled by a stack has the stack's slot first.
+        """
         for value in vars(self).values():
             if isinstance(value, Parameter):
-                yield from ((path + slot.name, value, slot) for slot in value.slots)
+                slots = value.slots if value.stack is None else (value.stack, *value.slots)
+                yield from ((path + slot.name, value, slot) for slot in slots)
         for name, child in self.children():
             yield from child.named_slots(f"{path}{name}." if child.is_named else path)
 

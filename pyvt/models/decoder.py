@@ -1,4 +1,4 @@
-"""The pre-norm decoder that the dense families share.
+"""The pre-norm decoder that the families share.
 
 Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 """
@@ -12,8 +12,8 @@ from pyvt.layers.attention import Attention
 from pyvt.layers.embedding import Embedding
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.linear import Linear
-from pyvt.layers.mlp import GatedMLP
 from pyvt.layers.module import Module
+from pyvt.layers.moe import feed_forward
 from pyvt.layers.norm import RMSNorm
 from pyvt.layers.rotary import RotaryEmbedding
 from pyvt.ops.numerics import Array
@@ -27,7 +27,7 @@ class DecoderLayer(Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, layer_idx, rotary)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.mlp = feed_forward(config, layer_idx)
 
     def __call__(self, x: Array, residual: Array, batch: ForwardBatch) -> Array:
         """Return the MLP's output ``[T, H]`` for normed ``x``; adds attention into ``residual``."""

@@ -34,6 +34,7 @@ log = get_logger(__name__)
 MODELS = {
     "LlamaForCausalLM": "pyvt.models.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "pyvt.models.qwen3:Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM": "pyvt.models.qwen3_moe:Qwen3MoeForCausalLM",
 }
 _ROPE_FREQS = "rope_freqs.weight"
 _LM_HEAD = "lm_head.weight"

@@ -7,6 +7,7 @@ from pyvt.ops.embedding import embedding
 from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
 from pyvt.ops.linear import linear
 from pyvt.ops.logprobs import log_softmax, top_logprobs
+from pyvt.ops.moe import add_shared_expert, fused_experts, router_topk
 from pyvt.ops.norm import fused_add_rms_norm, rms_norm
 from pyvt.ops.packed import packed_embedding, packed_linear, prepack_weight
 from pyvt.ops.penalties import (
@@ -34,6 +35,7 @@ __all__ = [
     "MIN_TEMPERATURE",
     "NO_TOKEN",
     "add",
+    "add_shared_expert",
     "apply_allowed_ids",
     "apply_banned_ids",
     "apply_logit_bias",
@@ -49,6 +51,7 @@ __all__ = [
     "dequantize",
     "embedding",
     "fused_add_rms_norm",
+    "fused_experts",
     "gather_blocks",
     "gelu",
     "gelu_and_mul",
@@ -70,6 +73,7 @@ __all__ = [
     "rms_norm",
     "rope_cos_sin",
     "rotary_embedding",
+    "router_topk",
     "scale",
     "scatter_blocks",
     "sigmoid",

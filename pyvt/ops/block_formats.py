@@ -16,11 +16,13 @@ Source: ggml ``ggml-common.h`` and ``dequantize_row_*``; the ``gguf`` package's 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from pyvt.ops.numerics import Array
 from pyvt.tensor.dtype import DType
 from pyvt.tensor.iq_grids import iq_grid
+from pyvt.tensor.scaled_layout import SCALED_LAYOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Panel:
     """Decoded blocks.
 
     Attributes:
-        codes: int8 ``[B, G, S]``, elements in order.
+        codes: int8 ``[B, G, S]``, elements in order; f32 for a format without integer codes.
         scales: f32 ``[B, G]``.
         mins: f32 ``[B, G]``, None where the format has none.
     """
@@ -260,6 +262,35 @@ def _iq3_s(block: Array) -> Panel:
     return Panel(codes, _f32(block["d"]) * (1 + 2 * _unpack(block["sc"], 4, 1)))
 
 
+def _whole_scales(block: Array, num_columns: int) -> Array:
+    """Return the one scale of a block for each of its groups of 32, f32 ``[B, G]``."""
+    return np.repeat(block["scale"][:, None], num_columns // 32, axis=1)
+
+
+def _int4(block: Array) -> Panel:
+    codes = _unpack(block["qs"], 4, 16) + block["raised"][:, None]
+    return Panel(_signed(codes, 16), _whole_scales(block, codes.shape[1]))
+
+
+def _int8(block: Array) -> Panel:
+    codes = block["qs"].copy()
+    return Panel(codes, _whole_scales(block, codes.shape[1]))
+
+
+# e4m3 has no infinities; 0x7f and 0xff are NaN.
+_E4M3 = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+
+
+def _scaled_nvfp4(block: Array) -> Panel:
+    scales = _E4M3[block["sc"]] * block["scale"][:, None]
+    return Panel(_FP4[_unpack(block["qs"], 4, 8)], scales * np.float32(0.5))
+
+
+def _fp8(block: Array) -> Panel:
+    values = _E4M3[block["qs"]]
+    return Panel(values, _whole_scales(block, values.shape[1]))
+
+
 def _layout(*fields: tuple[str, object] | tuple[str, object, int]) -> "np.dtype[np.void]":
     return np.dtype(list(fields))
 
@@ -268,6 +299,20 @@ _D = ("d", "<f2")
 _M = ("m", "<f2")
 _DMIN = ("dmin", "<f2")
 _IQ2_XXS_GROUP = np.dtype([("index", "u1", 4), ("signs", "<u4")])
+
+
+# By kind: the columns of a group of a panel, and the decoder.
+_SCALED = {
+    "int4": (32, _int4),
+    "int8": (32, _int8),
+    "nvfp4": (16, _scaled_nvfp4),
+    "fp8": (32, _fp8),
+}
+
+
+def _scaled_format(name: str) -> BlockFormat:
+    return BlockFormat(SCALED_LAYOUTS[name], *_SCALED[name.partition("_")[0]])
+
 
 FORMATS: dict[str, BlockFormat] = {
     "q4_0": BlockFormat(_layout(_D, ("qs", "u1", 16)), 32, _q4_0),
@@ -305,4 +350,5 @@ FORMATS: dict[str, BlockFormat] = {
     ),
     "mxfp4": BlockFormat(_layout(("e", "u1"), ("qs", "u1", 16)), 32, _mxfp4),
     "nvfp4": BlockFormat(_layout(("sc", "u1", 4), ("qs", "u1", 32)), 16, _nvfp4),
+    **{name: _scaled_format(name) for name in SCALED_LAYOUTS},
 }

@@ -1,7 +1,7 @@
 """Weights laid out for the kernels of a backend: packed once, for products and for rows by id.
 
-Dims: K input features, N output features; T tokens, V vocabulary, H hidden size. ``...`` stands for
-any leading dims.
+Dims: E matrices of a stack; K input features, N output features; T tokens, V vocabulary, H hidden
+size. ``...`` stands for any leading dims.
 """
 
 import numpy as np
@@ -35,10 +35,12 @@ def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
     itself is returned, and several parts as one.
 
     Args:
-        parts: ``[Nᵢ, K]`` of one plain or block dtype; the weight has their rows in this order.
+        parts: ``[Nᵢ, K]`` of one plain or block dtype; the weight has their rows in this order. Or
+            stacks ``[Eᵢ, N, K]``, of the experts of a layer: it has their matrices in this order.
 
     Returns:
         A weight ``[ΣNᵢ, K]``: packed for ``packed_linear``, else for ``linear``, ``quant_linear``.
+        Or a stack ``[ΣEᵢ, N, K]`` for ``fused_experts``.
 
     Raises:
         ShapeError, DTypeError: the parts do not fit together.
@@ -46,9 +48,12 @@ def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
     dtypes = [stored_dtype(part) for part in parts]
     if any(dtype is not dtypes[0] for dtype in dtypes):
         raise DTypeError(f"[prepack_weight] parts: expected one dtype, got {dtypes}")
-    if any(part.ndim != 2 or part.shape[1] != parts[0].shape[1] for part in parts):
-        shapes = [part.shape for part in parts]
-        raise ShapeError(f"[prepack_weight] parts: expected [N, K] of one K, got {shapes}")
+    shapes = [part.shape for part in parts]
+    if len(shapes[0]) not in (2, 3) or len({shape[1:] for shape in shapes}) > 1:
+        raise ShapeError(
+            f"[prepack_weight] parts: expected [N, K] of one K, or [E, N, K] of one N and K, "
+            f"got {shapes}"
+        )
     prepack = selected_backend().prepack
     packed = None if prepack is None else prepack(parts)
     return joined(parts) if packed is None else packed
@@ -86,7 +91,7 @@ def packed_linear(
     if act not in _ACT_MODES:
         valid = did_you_mean(act, _ACT_MODES)
         raise ConfigError(f"[packed_linear] act: {act!r} is unknown; {valid}", field="act")
-    if act != "none" and not weight.dtype.is_block:
+    if act != "none" and not (weight.dtype.is_block and weight.dtype.has_codes):
         raise ConfigError(
             f"[packed_linear] act: expected none for a weight in {weight.dtype}, got {act!r}",
             field="act",

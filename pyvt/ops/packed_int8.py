@@ -60,6 +60,21 @@ _D = Field(0, 1, 2, 0)
 _M = Field(2, 1, 2, 32)
 _SIX_BITS = Field(4, 12, 1, 64)
 
+
+def _scaled_fields(size: int) -> dict[str, tuple[Field, ...]]:
+    """Return the fields of blocks of ``size`` with one f32 scale."""
+    scale, num_scales = Field(0, 1, 4, 0), size // 16
+    return {
+        f"int4_g{size}": (scale, Field(4, 1, 1, 64), Field(5, size // 8, 4, 80)),
+        f"int8_g{size}": (scale, Field(4, size // 4, 4, 64)),
+        f"nvfp4_g{size}": (
+            *(scale, Field(4, num_scales, 1, 64)),
+            Field(4 + num_scales, size // 8, 4, 64 + 16 * num_scales),
+        ),
+        f"fp8_g{size}": (scale, Field(4, size // 4, 4, 64)),
+    }
+
+
 # The twin of kFields in csrc/cpu/kernels/linear_*.cpp.
 FIELDS: dict[str, tuple[Field, ...]] = {
     "q8_0": (_D, Field(2, 8, 4, 32)),
@@ -96,6 +111,8 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "iq4_xs": (_D, Field(2, 2, 1, 32), Field(4, 4, 1, 64), Field(8, 32, 4, 128)),
     "mxfp4": (Field(0, 1, 1, 0), Field(1, 4, 4, 16)),
     "nvfp4": (Field(0, 4, 1, 0), Field(4, 8, 4, 64)),
+    **_scaled_fields(128),
+    **_scaled_fields(32),
 }
 
 _FILE_BITS = np.arange(32)

@@ -7,7 +7,9 @@ The plain dtypes: a row is cut into words of 32 bits (one f32, or two of bf16 or
 in a half word of zero), and a tile is ``[words][16 rows]`` of them. The block formats are in
 ``packed_int8``.
 
-Dims: N rows, K elements of a row, B tiles.
+A stack of matrices ``[E, N, K]`` is the tiles of one matrix after those of the other.
+
+Dims: E matrices of a stack, N rows, K elements of a row, B tiles.
 """
 
 import numpy as np
@@ -20,7 +22,7 @@ from pyvt.ops.tile_layout import TileLayout
 from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import TILE16, TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
+from pyvt.tensor.stored import Stored, matrix_of, stored_dtype, stored_rows
 
 _WORD_BYTES = 4
 
@@ -70,7 +72,14 @@ LAYOUTS: dict[str, TileLayout] = {
 
 
 def pack_tiles(weight: Stored) -> PackedTensor:
-    """Return a weight ``[N, K]`` in layout ``tile16``; what every packer must give to the byte."""
+    """Return a weight ``[N, K]`` or a stack ``[E, N, K]`` in layout ``tile16``.
+
+    What every packer must give to the byte.
+    """
+    if weight.ndim == 3:
+        packed = [pack_tiles(matrix_of(weight, i)).data for i in range(weight.shape[0])]
+        data = np.concatenate([np.empty(0, np.uint8), *packed])
+        return PackedTensor(stored_dtype(weight), weight.shape, TILE16, data)
     dtype, stored = stored_dtype(weight), stored_rows(weight)
     num_tiles, num_bytes = cdiv(len(stored), TILE_ROWS), stored.shape[1]
     rows = np.zeros((num_tiles * TILE_ROWS, num_bytes), np.uint8)
@@ -80,7 +89,7 @@ def pack_tiles(weight: Stored) -> PackedTensor:
 
 
 def unpack_tiles(packed: PackedTensor, first_tile: int, last_tile: int) -> Stored:
-    """Return the rows of tiles ``[first_tile, last_tile)`` as they lie in a file."""
+    """Return the rows of tiles ``[first_tile, last_tile)`` of a matrix as they lie in a file."""
     dtype, (num_rows, num_columns) = packed.dtype, packed.shape
     num_tiles, num_bytes = last_tile - first_tile, dtype.row_bytes(num_columns)
     tile_bytes = LAYOUTS[dtype.name].tile_bytes(num_bytes)

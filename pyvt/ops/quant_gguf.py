@@ -188,6 +188,12 @@ def quant_linear(
     if act not in _PRODUCTS:
         valid = did_you_mean(act, _PRODUCTS)
         raise ConfigError(f"[quant_linear] act: {act!r} is unknown; {valid}", field="act")
+    if act == "q8" and not weight.dtype.has_codes:
+        raise ConfigError(
+            f"[quant_linear] act: expected none for a weight in {weight.dtype}, which has no "
+            f"integer codes, got {act!r}",
+            field="act",
+        )
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
     check.disjoint("out", out, x=x, weight=weight.blocks, bias=bias)
     QUANT_LINEAR(out, x, weight, bias, act)

@@ -13,7 +13,7 @@ from pyvt.ops.numerics import Array
 from pyvt.tensor.dtype import F32, F64, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import joined
-from pyvt.weights.param import MATRIX, TIED, VECTOR, Parameter, Weight
+from pyvt.weights.param import EXPERTS, MATRIX, TIED, VECTOR, Parameter, Weight
 from pyvt.weights.source import Tensor
 
 
@@ -43,7 +43,7 @@ class WeightSettings:
         matrix, a tied table among them, is widened where ``is_expanded``, else it stays as it is
         stored: blocks as blocks, bf16 as bf16. A table that nothing multiplies by stays as it is.
         """
-        is_matrix = parameter.role in (MATRIX, TIED)
+        is_matrix = parameter.role in (MATRIX, EXPERTS, TIED)
         if parameter.role == VECTOR:
             return np.array(self._widened(tensor))
         if is_matrix and self.is_expanded:

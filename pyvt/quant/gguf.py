@@ -18,7 +18,7 @@ class GGUFMethod:
     def __init__(self, weight: Weight, settings: WeightSettings) -> None:
         assert isinstance(weight, QuantTensor), "other weights belong to other methods"
         self._weight = weight
-        self._act = settings.act
+        self._act = settings.act if weight.dtype.has_codes else "none"
 
     def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""

@@ -18,7 +18,8 @@ class PackedMethod:
     def __init__(self, weight: Weight, settings: WeightSettings) -> None:
         assert isinstance(weight, PackedTensor), "other weights belong to other methods"
         self._weight = weight
-        self._act = settings.act if weight.dtype.is_block else "none"
+        has_codes = weight.dtype.is_block and weight.dtype.has_codes
+        self._act = settings.act if has_codes else "none"
 
     def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:
         """Return ``x · weightᵀ + bias`` ``[..., N]`` in the dtype of ``x`` ``[..., K]``."""

@@ -2,8 +2,10 @@
 
 A *plain* dtype has a NumPy dtype (``ml_dtypes`` gives bf16 and fp8). A *block* format packs
 ``block_size`` elements into ``block_bytes`` bytes; it has no NumPy dtype and its data is a
-``QuantTensor``. ``gguf_id`` is the type number in a GGUF file, ``safetensors_name`` the spelling in
-a safetensors header; None where the format does not occur there.
+``QuantTensor``. The formats of ``GGUF_BLOCKS`` lie so in files; those of ``SCALED_BLOCKS`` are what
+quantized checkpoints of Hugging Face are laid out as at load, without loss. ``gguf_id`` is the type
+number in a GGUF file, ``safetensors_name`` the spelling in a safetensors header; None where the
+format does not occur there.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,11 @@ from pyvt.errors import DTypeError, did_you_mean
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. Compared by identity; ``DTYPES`` holds all of them."""
+    """One element type. Compared by identity; ``DTYPES`` holds all of them.
+
+    ``has_codes``: whether the elements of a block format are small integers times a scale, so that
+    products with int8 activations exist.
+    """
 
     name: str
     block_size: int
@@ -25,6 +31,7 @@ class DType:
     numpy: "np.dtype[Any] | None" = None
     gguf_id: int | None = None
     safetensors_name: str | None = None
+    has_codes: bool = True
 
     @property
     def is_block(self) -> bool:
@@ -88,15 +95,29 @@ IQ4_XS = DType("iq4_xs", 256, 136, gguf_id=23)
 MXFP4 = DType("mxfp4", 32, 17, gguf_id=39)
 NVFP4 = DType("nvfp4", 64, 36, gguf_id=40)
 
+INT4_G128 = DType("int4_g128", 128, 69)
+INT4_G32 = DType("int4_g32", 32, 21)
+INT8_G128 = DType("int8_g128", 128, 132)
+INT8_G32 = DType("int8_g32", 32, 36)
+NVFP4_G128 = DType("nvfp4_g128", 128, 76)
+NVFP4_G32 = DType("nvfp4_g32", 32, 22)
+FP8_G128 = DType("fp8_g128", 128, 132, has_codes=False)
+FP8_G32 = DType("fp8_g32", 32, 36, has_codes=False)
+
 FLOATS = (F64, F32, F16, BF16)
 # What keys and values may be kept in; fp8 saturates at ±448 and has no scale.
 KV_FLOATS = (*FLOATS, FP8_E4M3)
-BLOCK_FORMATS = (
+GGUF_BLOCKS = (
     *(Q4_0, Q4_1, Q5_0, Q5_1, Q8_0),
     *(Q2_K, Q3_K, Q4_K, Q5_K, Q6_K),
     *(IQ2_XXS, IQ2_XS, IQ3_XXS, IQ4_NL, IQ3_S, IQ2_S, IQ4_XS),
     *(MXFP4, NVFP4),
 )
+SCALED_BLOCKS = (
+    *(INT4_G128, INT4_G32, INT8_G128, INT8_G32),
+    *(NVFP4_G128, NVFP4_G32, FP8_G128, FP8_G32),
+)
+BLOCK_FORMATS = (*GGUF_BLOCKS, *SCALED_BLOCKS)
 DTYPES = {
     dtype.name: dtype
     for dtype in (*FLOATS, FP8_E4M3, FP8_E5M2, U64, I64, I32, I16, I8, U8, BOOL, *BLOCK_FORMATS)

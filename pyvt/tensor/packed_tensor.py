@@ -1,8 +1,9 @@
-"""PackedTensor: a weight matrix laid out once for the kernels of a backend.
+"""PackedTensor: a weight matrix, or a stack of them, laid out once for the kernels of a backend.
 
-Dims: N rows (outputs), K elements of a row (inputs).
+Dims: E matrices of a stack, N rows (outputs), K elements of a row (inputs).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,28 +19,30 @@ TILE_ROWS = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTensor:
-    """Tiles of 16 rows, the last one filled up with rows of zero bytes.
+    """Tiles of 16 rows, the last one of a matrix filled up with rows of zero bytes.
 
     There are no arithmetic operators: every computation has a name in ``pyvt.ops``, where
     ``packed_layouts`` says what the bytes of a tile mean.
 
     Attributes:
         dtype: the dtype of the weight, plain or block.
-        shape: logical shape ``(N, K)``.
+        shape: logical shape ``(N, K)`` or ``(E, N, K)``.
         layout: name of the layout, ``tile16``.
-        data: uint8 ``[num_tiles · tile_bytes]``, contiguous.
+        data: uint8 ``[num_tiles · tile_bytes]``, contiguous, matrix by matrix.
     """
 
     dtype: DType
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     layout: str
     data: "np.ndarray[Any, np.dtype[np.uint8]]"
 
     def __post_init__(self) -> None:
         if self.layout != TILE16:
             raise DTypeError(f"[PackedTensor] layout: expected {TILE16}, got {self.layout!r}")
-        if len(self.shape) != 2:
-            raise ShapeError(f"[PackedTensor] shape: expected (N, K), got {self.shape}")
+        if len(self.shape) not in (2, 3):
+            raise ShapeError(
+                f"[PackedTensor] shape: expected (N, K) or (E, N, K), got {self.shape}"
+            )
         data = self.data
         if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
             raise ShapeError(
@@ -47,7 +50,7 @@ class PackedTensor:
                 f"{data.shape}"
             )
         # Every layout keeps at least the file's bytes of each row.
-        least = self.num_tiles * TILE_ROWS * self.dtype.row_bytes(self.shape[1])
+        least = self.num_tiles * TILE_ROWS * self.dtype.row_bytes(self.shape[-1])
         if data.size < least or (self.num_tiles and data.size % self.num_tiles):
             raise ShapeError(
                 f"[PackedTensor] data: expected {self.num_tiles} tiles of at least "
@@ -57,14 +60,21 @@ class PackedTensor:
     @property
     def ndim(self) -> int:
         """Number of logical dims."""
-        return 2
+        return len(self.shape)
 
     @property
     def num_tiles(self) -> int:
-        """Number of tiles."""
-        return cdiv(self.shape[0], TILE_ROWS)
+        """Number of tiles, of all matrices."""
+        return math.prod(self.shape[:-2]) * cdiv(self.shape[-2], TILE_ROWS)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tiles."""
         return int(self.data.nbytes)
+
+    def matrix(self, index: int) -> "PackedTensor":
+        """Return a matrix ``(N, K)`` of a stack ``(E, N, K)``; a view."""
+        num_matrices, *shape = self.shape
+        size = self.data.size // num_matrices
+        tiles = self.data[index * size : (index + 1) * size]
+        return PackedTensor(self.dtype, tuple(shape), self.layout, tiles)

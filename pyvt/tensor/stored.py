@@ -1,6 +1,6 @@
 """Weights as they lie in a file: plain arrays and blocks, by rows.
 
-Dims: N rows, K elements of a row.
+Dims: E experts, N rows, K elements of a row.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,36 @@ def stored_rows(weight: Stored) -> Array:
     return np.ascontiguousarray(weight).reshape(-1).view(np.uint8).reshape(len(weight), num_bytes)
 
 
+def matrix_of(weight: Stored, index: int) -> Stored:
+    """Return a matrix ``[N, K]`` of a stack ``[E, N, K]``; a view."""
+    if isinstance(weight, QuantTensor):
+        return QuantTensor(weight.dtype, weight.shape[1:], weight.blocks[index])
+    matrix: Array = weight[index]
+    return matrix
+
+
+def stack_of_one(weight: Stored) -> Stored:
+    """Return a matrix ``[N, K]`` as a stack ``[1, N, K]``; a view."""
+    if isinstance(weight, QuantTensor):
+        return QuantTensor(weight.dtype, (1, *weight.shape), weight.blocks[None])
+    stack: Array = weight[None]
+    return stack
+
+
+def rows_of_matrices(weight: Stored, rows: slice) -> Stored:
+    """Return the same rows of each matrix of a stack ``[E, N, K]``; a view."""
+    if isinstance(weight, QuantTensor):
+        blocks = weight.blocks[:, rows]
+        return QuantTensor(weight.dtype, (*blocks.shape[:2], weight.shape[2]), blocks)
+    part: Array = weight[:, rows]
+    return part
+
+
 def joined(parts: Sequence[Stored]) -> Stored:
-    """Return tensors of one dtype as one, rows in this order; a single one stays itself."""
+    """Return tensors of one dtype as one, rows or matrices of a stack in this order.
+
+    A single one stays itself.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first

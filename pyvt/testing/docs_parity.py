@@ -131,6 +131,22 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="FP8, NVFP4, GPTQ, AWQ and compressed-tensors weights, bit for bit by their formulas, "
+        "kept packed; W4A4 and FP8 W8A8 checkpoints weight-only",
+        command="pytest tests/weights/quantized",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt quantize`: Llama and Qwen3 to GGUF in eight types; llama.cpp reads the files",
+        command="pytest tests/convert",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt eval`: perplexity and KL divergence equal those of the logits",
+        command="pytest tests/evaluation tests/cli/test_eval.py",
+        label="PASS",
+    ),
+    Capability(
         name="Broken model files are refused by name",
         command="pytest tests/weights/test_bad_files.py",
         label="PASS",
@@ -245,7 +261,17 @@ CAPABILITIES = (
         figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
     Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
-    Capability(name="Qwen3-MoE, Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Qwen3-MoE: tiny models equal transformers and llama.cpp, in every stored form",
+        command="pytest tests/models -k moe",
+        label="PASS",
+    ),
+    Capability(
+        name="Qwen3-MoE on the native CPU backend: the same bits alone and in any batch",
+        command="pytest tests/backends/test_experts.py tests/engine/test_same_tokens.py -k experts",
+        label="PASS",
+    ),
+    Capability(name="Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
     Capability(
         name="Server: chats, completions, responses and messages, whole and streamed, read by the "
         "official OpenAI client; every sampling parameter on every route",

@@ -69,8 +69,7 @@ def _to_file(value: Any) -> Array:
 def _from_file(array: Array, spec: dict[str, Any]) -> Any:
     dtype = dtype_named(spec["dtype"])
     if "layout" in spec:
-        num_rows, num_columns = spec["shape"]
-        return PackedTensor(dtype, (num_rows, num_columns), spec["layout"], array)
+        return PackedTensor(dtype, tuple(spec["shape"]), spec["layout"], array)
     if dtype.numpy is None:
         return QuantTensor(dtype, tuple(spec["shape"]), array)
     return array.view(dtype.numpy) if array.dtype != dtype.numpy else array

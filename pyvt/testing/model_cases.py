@@ -17,7 +17,8 @@ Dims: T tokens, V vocabulary, R rotary size.
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,20 @@ class ModelCase:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every tensor of the checkpoint, by its name there."""
         c = self.config
-        hidden, inner, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
+        hidden, vocab = c["hidden_size"], c["vocab_size"]
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
+        for i in range(c["num_hidden_layers"]):
+            layer = self._attention_shapes() | self._mlp_shapes(i) | self._head_norm_shapes()
+            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+        shapes["model.norm.weight"] = (hidden,)
+        if not c["tie_word_embeddings"]:
+            shapes["lm_head.weight"] = (vocab, hidden)
+        return shapes
+
+    def _attention_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's norms and projections."""
+        c = self.config
+        hidden = c["hidden_size"]
         head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
         q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
         matrices = {
@@ -75,30 +89,31 @@ class ModelCase:
             "self_attn.k_proj": (kv, hidden),
             "self_attn.v_proj": (kv, hidden),
             "self_attn.o_proj": (hidden, q),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
         }
-        biased = {"self_attn": c.get("attention_bias"), "mlp": c.get("mlp_bias")}
-        layer: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "input_layernorm.weight": (hidden,),
             "post_attention_layernorm.weight": (hidden,),
         }
-        for name, shape in matrices.items():
-            layer[f"{name}.weight"] = shape
-            if biased[name.partition(".")[0]]:
-                layer[f"{name}.bias"] = shape[:1]
-        if c["model_type"] == "qwen3":
-            layer |= {
-                "self_attn.q_norm.weight": (head_dim,),
-                "self_attn.k_norm.weight": (head_dim,),
-            }
-        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
-        for i in range(c["num_hidden_layers"]):
-            shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
-        shapes["model.norm.weight"] = (hidden,)
-        if not c["tie_word_embeddings"]:
-            shapes["lm_head.weight"] = (vocab, hidden)
+        return shapes | _with_biases(matrices, has_bias=c.get("attention_bias", False))
+
+    def _head_norm_shapes(self) -> dict[str, tuple[int, ...]]:
+        if self.config["model_type"] == "llama":
+            return {}
+        shape = (self.config["head_dim"],)
+        return {"self_attn.q_norm.weight": shape, "self_attn.k_norm.weight": shape}
+
+    def _mlp_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a layer's MLP, or of its router and each of its experts."""
+        c = self.config
+        hidden = c["hidden_size"]
+        is_sparse = "num_experts" in c and (layer + 1) % c.get("decoder_sparse_step", 1) == 0
+        if not is_sparse or layer in c.get("mlp_only_layers", ()):
+            matrices = _mlp_matrices("mlp", hidden, c["intermediate_size"])
+            return _with_biases(matrices, has_bias=c.get("mlp_bias", False))
+        shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (c["num_experts"], hidden)}
+        for i in range(c["num_experts"]):
+            matrices = _mlp_matrices(f"mlp.experts.{i}", hidden, c["moe_intermediate_size"])
+            shapes |= _with_biases(matrices, has_bias=False)
         return shapes
 
     def weights(self) -> Arrays:
@@ -108,6 +123,70 @@ class ModelCase:
             name: _values(rng, name, shape).astype(np.float32)
             for name, shape in self.shapes().items()
         }
+
+
+def _mlp_matrices(prefix: str, hidden: int, inner: int) -> dict[str, tuple[int, int]]:
+    return {
+        f"{prefix}.gate_proj": (inner, hidden),
+        f"{prefix}.up_proj": (inner, hidden),
+        f"{prefix}.down_proj": (hidden, inner),
+    }
+
+
+def _with_biases(
+    matrices: dict[str, tuple[int, int]], *, has_bias: bool
+) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in matrices.items():
+        shapes[f"{name}.weight"] = shape
+        if has_bias:
+            shapes[f"{name}.bias"] = shape[:1]
+    return shapes
+
+
+_EXPERT = re.compile(r"(.*\.mlp\.experts\.)\d+\.(\w+_proj\.weight)")
+
+
+def stacks_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tensors of a checkpoint with each layer's experts in stacks, as in GGUF files.
+
+    Each has the names that it is made of, which are its own unless they are experts'.
+    """
+    stacks: dict[str, list[str]] = {}
+    for name in names:
+        found = _EXPERT.fullmatch(name)
+        stacks.setdefault(found[1] + found[2] if found else name, []).append(name)
+    return stacks
+
+
+def is_stack(name: str, parts: list[str]) -> bool:
+    """Whether a tensor of ``stacks_of`` is made of experts."""
+    return parts[0] != name
+
+
+def stacked_experts(weights: Arrays) -> Arrays:
+    """Return a checkpoint whose experts are one by one with them in stacks, as in GGUF files."""
+    return {
+        name: np.stack([weights[part] for part in parts])
+        if is_stack(name, parts)
+        else weights[name]
+        for name, parts in stacks_of(weights).items()
+    }
+
+
+def fused_experts(weights: Arrays) -> Arrays:
+    """Return the same with the gate and up of experts in one stack, as transformers keeps them."""
+    fused: Arrays = {}
+    for name, array in stacked_experts(weights).items():
+        prefix, _, projection = name.partition(".mlp.experts.")
+        if projection == "gate_proj.weight":
+            fused[f"{prefix}.mlp.experts.gate_up_proj"] = array
+        elif projection == "up_proj.weight":
+            gate = fused[f"{prefix}.mlp.experts.gate_up_proj"]
+            fused[f"{prefix}.mlp.experts.gate_up_proj"] = np.concatenate([gate, array], axis=1)
+        else:
+            fused[name.replace("experts.down_proj.weight", "experts.down_proj")] = array
+    return fused
 
 
 def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
@@ -154,6 +233,14 @@ _QWEN3 = _LLAMA | {
     "head_dim": 12,
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+}
+_QWEN3_MOE = _QWEN3 | {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
 }
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LLAMA3 = {
@@ -215,6 +302,17 @@ MODEL_CASES = (
         sliding_window=3,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    _case("qwen3_moe", _QWEN3_MOE),
+    _case("qwen3_moe_tied", _QWEN3_MOE, tie_word_embeddings=True, num_experts_per_tok=5),
+    _case("qwen3_moe_as_they_are", _QWEN3_MOE, norm_topk_prob=False, num_experts_per_tok=3),
+    _case(
+        "qwen3_moe_some_dense",
+        _QWEN3_MOE,
+        num_hidden_layers=5,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
+    ),
+    _case("qwen3_moe_window", _QWEN3_MOE, use_sliding_window=True, sliding_window=5),
 )
 MODEL_CASES_BY_NAME = {case.name: case for case in MODEL_CASES}
 

@@ -4,12 +4,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyvt.config.model import ModelConfig
 from pyvt.models.registry import model_config
 from pyvt.testing.bench_limits import Limits
 from pyvt.weights.resolve import open_model
+from pyvt.weights.source import TensorInfo
 
 _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
+_EXPERTS = ".mlp.experts."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +21,8 @@ class ModelCost:
 
     Attributes:
         file_bytes: all tensors.
-        step_bytes: matrices that a decode step reads, the head among them.
+        step_bytes: matrices that a decode step reads, the head among them; of experts the share
+            that a token gets.
         layer_ops: operations of a token in the layers, by format; a multiply and an add are two.
         head_ops: those of a row of logits.
     """
@@ -33,24 +37,26 @@ class ModelCost:
         """Return the cost of the model at a path, from its headers."""
         files = open_model(path)
         try:
-            is_tied = model_config(files).tie_word_embeddings
+            config = model_config(files)
             infos = [files.source.info(name) for name in files.source.names()]
         finally:
             files.close()
+        is_tied = config.tie_word_embeddings
         head = _EMBEDDING if is_tied else _HEAD
+        matrices = [info for info in infos if len(info.shape) >= 2]
         cost = cls(
             file_bytes=sum(info.nbytes for info in infos),
             step_bytes=sum(
-                info.nbytes
-                for info in infos
-                if len(info.shape) == 2 and (info.name != _EMBEDDING or is_tied)
+                _of_a_token(config, info, info.nbytes)
+                for info in matrices
+                if info.name != _EMBEDDING or is_tied
             ),
         )
-        for info in infos:
+        for info in matrices:
             if info.name == head:
                 cost.head_ops[info.dtype.name] += 2 * info.size
-            elif len(info.shape) == 2 and info.name != _EMBEDDING:
-                cost.layer_ops[info.dtype.name] += 2 * info.size
+            elif info.name != _EMBEDDING:
+                cost.layer_ops[info.dtype.name] += 2 * _of_a_token(config, info, info.size)
         return cost
 
     def read_share(self, seconds: float, limits: Limits) -> float:
@@ -67,3 +73,10 @@ class ModelCost:
             for name, ops in by_format.items()
         )
         return least_s / seconds
+
+
+def _of_a_token(config: ModelConfig, info: TensorInfo, count: int) -> int:
+    """Return the part of a count of a matrix's bytes or elements that one token needs."""
+    if config.moe is None or _EXPERTS not in info.name:
+        return count
+    return count * config.moe.num_experts_per_tok // config.moe.num_experts

@@ -3,7 +3,8 @@
 Dims: T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.config.cache import cache_groups
-from pyvt.config.model import ModelConfig
+from pyvt.config.model import FAMILIES, ModelConfig
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.rotary import inverse_frequencies
 from pyvt.mathutil import cdiv
@@ -19,8 +20,14 @@ from pyvt.models.base import CausalLM
 from pyvt.models.registry import LoadedModel, load_model
 from pyvt.tensor.dtype import F32, DType
 from pyvt.testing.checkpoints import permute_qk_rows, write_gguf, write_safetensors
-from pyvt.testing.model_cases import FAR_POSITIONS, ModelCase
-from pyvt.weights.gguf_names import gguf_name
+from pyvt.testing.model_cases import (
+    FAR_POSITIONS,
+    Arrays,
+    ModelCase,
+    fused_experts,
+    stacked_experts,
+)
+from pyvt.weights.gguf_names import FUSED_EXPERTS, gguf_name
 from pyvt.weights.resolve import open_model
 from pyvt.worker.kv_cache import allocate_kv_cache
 
@@ -29,8 +36,22 @@ Prompt = tuple[Array, Array]
 _BLOCK_SIZE = 4
 
 
+_EXPERT_FORMS: dict[str, Callable[[Arrays], Arrays]] = {
+    "single": lambda weights: weights,
+    "stacked": stacked_experts,
+    "fused": fused_experts,
+}
+
+
 def write_case(
-    case: ModelCase, folder: Path, *, kind: str = "safetensors", dtype: DType = F32, parts: int = 1
+    case: ModelCase,
+    folder: Path,
+    *,
+    kind: str = "safetensors",
+    dtype: DType = F32,
+    parts: int = 1,
+    experts: str | None = None,
+    has_no_tokenizer: bool = False,
 ) -> Path:
     """Write the checkpoint of a case and return its path.
 
@@ -40,26 +61,44 @@ def write_case(
         kind: ``safetensors`` or ``gguf``.
         dtype: of the matrices in the file.
         parts: shards or splits.
+        experts: how experts are stored: ``single``, one by one; ``stacked``; or ``fused``, gate and
+            up as one stack. None is what converters write: single, in GGUF stacked.
+        has_no_tokenizer: whether a GGUF file says that it has none, as llama.cpp wants to read.
     """
+    form = experts or ("single" if kind == "safetensors" else "stacked")
     weights = {
-        name: array.astype(dtype.numpy) if array.ndim == 2 else array
-        for name, array in case.weights().items()
+        name: array.astype(dtype.numpy) if array.ndim >= 2 else array
+        for name, array in _EXPERT_FORMS[form](case.weights()).items()
     }
     if kind == "safetensors":
         return write_safetensors(folder, weights, case.config, shards=parts)
     folder.mkdir(parents=True, exist_ok=True)
-    architecture = case.config["model_type"]
     config = ModelConfig.from_hf(case.config)
+    architecture = FAMILIES[config.family].gguf
     tensors: dict[str, Array] = {}
     for name, array in weights.items():
-        stored = gguf_name(architecture, name)
+        stored = _gguf_name(architecture, name)
         assert stored is not None, f"{name}: has a name in GGUF"
         tensors[stored] = _gguf_order(config, name, array)
     if config.rope.rope_type == "llama3":
         plain = config.rope.theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
         divisors = plain / inverse_frequencies(config.rope)
         tensors["rope_freqs.weight"] = divisors.astype(np.float32)
-    return write_gguf(folder / "model.gguf", gguf_metadata(config), tensors, splits=parts)
+    metadata = gguf_metadata(config)
+    if has_no_tokenizer:
+        metadata |= {
+            "tokenizer.ggml.model": "none",
+            f"{architecture}.vocab_size": config.vocab_size,
+        }
+    return write_gguf(folder / "model.gguf", metadata, tensors, splits=parts)
+
+
+def _gguf_name(architecture: str, name: str) -> str | None:
+    """Return the GGUF name of a tensor of ``write_case``; fused experts have no canonical name."""
+    fused = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.gate_up_proj", name)
+    if fused:
+        return f"{FUSED_EXPERTS[architecture].format(i=fused[1])}.weight"
+    return gguf_name(architecture, f"{name}.weight" if name.endswith("_proj") else name)
 
 
 def _gguf_order(config: ModelConfig, name: str, array: Array) -> Array:
@@ -90,8 +129,15 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
         keys |= {"rope.scaling.type": rope.rope_type, "rope.scaling.factor": rope.factor}
     if rope.rope_type == "yarn":
         keys["rope.scaling.original_context_length"] = rope.original_max_position_embeddings
-    return {"general.architecture": config.family} | {
-        f"{config.family}.{name}": value for name, value in keys.items()
+    if config.moe is not None:
+        keys |= {
+            "expert_count": config.moe.num_experts,
+            "expert_used_count": config.moe.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe.moe_intermediate_size,
+        }
+    architecture = FAMILIES[config.family].gguf
+    return {"general.architecture": architecture} | {
+        f"{architecture}.{name}": value for name, value in keys.items()
     }
 
 

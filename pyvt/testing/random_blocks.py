@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.ops.block_formats import FORMATS
-from pyvt.tensor.dtype import DType
+from pyvt.tensor.dtype import SCALED_BLOCKS, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 
 Array = np.ndarray[Any, Any]
@@ -43,9 +43,28 @@ def _set_scales(rng: np.random.Generator, dtype: DType, fields: Array, magnitude
         middle = 8 * (8 + int(np.floor(np.log2(magnitude / 4))))
         fields["sc"] = rng.integers(max(1, middle - 16), max(9, middle + 16), fields["sc"].shape)
         return
+    if dtype in SCALED_BLOCKS:
+        _set_whole_scales(rng, dtype, fields, magnitude)
+        return
     step = magnitude / _TYPICAL[dtype.name]
     fields["d"] = rng.uniform(0.5, 1.5, len(fields)) * step
     if "dmin" in fields.dtype.names:
         fields["dmin"] = rng.uniform(0.5, 1.5, len(fields)) * step * 4
     if "m" in fields.dtype.names:
         fields["m"] = rng.uniform(-1.5, 0.5, len(fields)) * magnitude
+
+
+def _set_whole_scales(
+    rng: np.random.Generator, dtype: DType, fields: Array, magnitude: float
+) -> None:
+    """Set the f32 scale of blocks that have one, zeros of 0 to 16, and e4m3 numbers below NaN."""
+    typical = {"int4": 4.0, "int8": 64.0, "nvfp4": 2.0, "fp8": 130.0}
+    step = magnitude / typical[dtype.name.partition("_")[0]]
+    fields["scale"] = rng.uniform(0.5, 1.5, len(fields)) * step
+    if "raised" in fields.dtype.names:
+        fields["raised"] = rng.integers(0, 17, len(fields))
+    if "sc" in fields.dtype.names:
+        fields["sc"] = rng.integers(0x30, 0x40, fields["sc"].shape)
+    if dtype.name.startswith("fp8"):
+        codes = fields["qs"]
+        codes[(codes & 127) == 127] = 0x38

@@ -17,13 +17,13 @@ import ml_dtypes
 import numpy as np
 
 from pyvt import envs
-from pyvt.config.model import ModelConfig
+from pyvt.config.model import FAMILIES, ModelConfig
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.mathutil import round_up
 from pyvt.tensor.dtype import DType, dtype_named
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import I32, Typed, gguf_info, gguf_pair, write_safetensors
-from pyvt.testing.model_cases import ModelCase
+from pyvt.testing.model_cases import ModelCase, is_stack, stacks_of
 from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
 from pyvt.weights.gguf_names import gguf_name
@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 
 PREFIX = "shape:"
 _ALIGNMENT = 32
+_ROUTER = ".mlp.gate.weight"
 _MAGNITUDE = 0.03
 # Half of a BPE vocabulary's alphabet: bytes that stand for themselves.
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
@@ -45,6 +46,12 @@ _QWEN3 = {
     "tie_word_embeddings": True,
     "attention_bias": False,
 }
+_QWEN3_MOE = _QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "tie_word_embeddings": False,
+    "norm_topk_prob": True,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         **_QWEN3,
@@ -57,7 +64,36 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 128,
         "max_position_embeddings": 40960,
     },
+    # A quarter of the layers of Qwen3-30B-A3B: two engines fit into 24 GB with it.
+    "qwen3-30b-a3b-quarter": {
+        **_QWEN3_MOE,
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
     # Small enough for a test.
+    "tiny-moe": {
+        **_QWEN3_MOE,
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 2048,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+    },
     "tiny": {
         **_QWEN3,
         "vocab_size": 512,
@@ -124,7 +160,7 @@ class ShapeModel:
         """Yield the checkpoint's tensors: name, shape and dtype."""
         num_layers = SHAPES[self.shape]["num_hidden_layers"]
         for name, shape in self.case.shapes().items():
-            is_matrix = len(shape) == 2
+            is_matrix = len(shape) == 2 and not name.endswith(_ROUTER)
             yield (
                 name,
                 shape,
@@ -175,29 +211,36 @@ def random_tensor(name: str, shape: tuple[int, ...], dtype: DType) -> Array | Qu
 
 
 def write_shape_gguf(path: Path, model: ShapeModel) -> None:
-    """Write the model tensor by tensor; at most one is in memory."""
+    """Write the model matrix by matrix; at most one is in memory."""
     config = ModelConfig.from_hf(SHAPES[model.shape])
-    infos, rows, offset = [], list(model.tensors()), 0
-    for name, shape, dtype in rows:
-        stored = gguf_name(config.family, name)
+    rows = {name: (name, shape, dtype) for name, shape, dtype in model.tensors()}
+    infos, stacks, offset = [], stacks_of(rows), 0
+    for name, parts in stacks.items():
+        _, shape, dtype = rows[parts[0]]
+        if is_stack(name, parts):
+            shape = (len(parts), *shape)
+        stored = gguf_name(FAMILIES[config.family].gguf, name)
         assert stored is not None, f"{name}: has a name in GGUF"
         assert dtype.gguf_id is not None, f"{dtype}: has a number in GGUF"
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))
         num_rows = int(np.prod(shape[:-1]))
         offset = round_up(offset + num_rows * dtype.row_bytes(shape[-1]), _ALIGNMENT)
-    pairs = [gguf_pair(k, v) for k, v in (gguf_metadata(config) | _tokenizer(config)).items()]
+    pairs = [
+        gguf_pair(k, v) for k, v in (gguf_metadata(config) | byte_level_tokenizer(config)).items()
+    ]
     header = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(pairs))
     header += b"".join(pairs) + b"".join(infos)
     with path.open("wb") as file:
         file.write(header.ljust(round_up(len(header), _ALIGNMENT), b"\0"))
-        for row in rows:
-            tensor = random_tensor(*row)
-            data = tensor.blocks if isinstance(tensor, QuantTensor) else tensor
-            file.write(data.tobytes())
-            file.write(b"\0" * (-data.nbytes % _ALIGNMENT))
+        for parts in stacks.values():
+            for part in parts:
+                tensor = random_tensor(*rows[part])
+                data = tensor.blocks if isinstance(tensor, QuantTensor) else tensor
+                file.write(data.tobytes())
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
 
 
-def _tokenizer(config: ModelConfig) -> dict[str, Any]:
+def byte_level_tokenizer(config: ModelConfig) -> dict[str, Any]:
     """Return the metadata of a byte-level BPE vocabulary of the model's size, with one merge."""
     rest = [byte for byte in range(256) if byte not in _PRINTABLE]
     alphabet = [chr(b if b in _PRINTABLE else 256 + rest.index(b)) for b in range(256)]

@@ -6,6 +6,9 @@ from typing import Protocol
 
 from pyvt.errors import RequestError
 
+# Variables of a chat template that pyvt sets itself, never among a caller's.
+RENDER_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:

@@ -29,8 +29,6 @@ from pyvt.tokenizer.template_limits import Limits, Rendering
 DEFAULT, TOOL_USE = "default", "tool_use"
 # Templates of today's models have up to 20,000; compiling takes 40 µs for each.
 _MAX_TEMPLATE_CHARS = 100_000
-# Variables of a template that are arguments of ``ChatTemplate.render``, never among ``kwargs``.
-RENDER_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _PREVIEW: tuple[Message, ...] = (
     {"role": "user", "content": "Hello"},
     {"role": "assistant", "content": "Hi there"},

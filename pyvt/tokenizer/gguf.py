@@ -27,7 +27,7 @@ from pyvt.tokenizer.base import Tokenizer
 from pyvt.tokenizer.fast import FastTokenizer
 from pyvt.tokenizer.gguf_keys import TokenizerKeys
 from pyvt.tokenizer.spm import SpmTokenizer
-from pyvt.tokenizer.vocabulary import Spelling, Vocabulary
+from pyvt.tokenizer.vocabulary import PackedTexts, Spelling, Vocabulary
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -41,6 +41,8 @@ _QWEN35 = (
 )
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# Each digit by itself, then GPT-2's own regex.
+DIGITS_FIRST = (r"\p{N}", _GPT2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     "qwen2": PreTokenizer((_QWEN2,), is_nfc=True),
     "qwen35": PreTokenizer((_QWEN35,), is_nfc=True),
     "llama-bpe": PreTokenizer((_LLAMA3,), ignore_merges=True, adds_bos=True),
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
+    "smollm": PreTokenizer(DIGITS_FIRST),
 }
 
 STOP_TEXTS = frozenset(
@@ -110,7 +112,7 @@ def _vocabulary(keys: TokenizerKeys, spelling: Spelling, strips_first_space: boo
     unknown_ids = np.flatnonzero(types == _UNKNOWN).tolist()
     return Vocabulary(
         size=len(texts),
-        text_of=lambda token_id: texts[token_id] if 0 <= token_id < len(texts) else None,
+        text_of=PackedTexts(texts),
         spelling=spelling,
         added={i: texts[i] for i in added if texts[i]},
         special_ids=frozenset(special),

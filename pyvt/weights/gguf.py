@@ -1,7 +1,8 @@
 """GGUFSource: the tensors of a GGUF model, one file or a split set, under canonical names.
 
-Two things are undone on the way: q and k rows of architectures that store them for a rotation of
-adjacent pairs come back in the order of Hugging Face, and a fused qkv is three tensors.
+Undone on the way: q and k rows of architectures that store them for a rotation of adjacent pairs
+come back in the order of Hugging Face; a fused qkv is three tensors; fused gates and ups of experts
+are two.
 
 Dims: N heads, D head size.
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from pyvt.errors import CheckpointError
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import rows_of_matrices
 from pyvt.weights import gguf_names
 from pyvt.weights.gguf_reader import GGUFFile, GGUFTensor, read_gguf
 from pyvt.weights.shards import member_path, missing_shard, numbered_name
@@ -27,7 +29,10 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute."""
+    """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute.
+
+    ``rows`` counts in each matrix where the tensor is a stack of them.
+    """
 
     file: GGUFFile
     tensor: GGUFTensor
@@ -38,7 +43,13 @@ class _Place:
     def shape(self) -> tuple[int, ...]:
         if self.rows is None:
             return self.tensor.shape
-        return (self.rows.stop - self.rows.start, *self.tensor.shape[1:])
+        shape = list(self.tensor.shape)
+        shape[self.row_axis] = self.rows.stop - self.rows.start
+        return tuple(shape)
+
+    @property
+    def row_axis(self) -> int:
+        return 1 if len(self.tensor.shape) == 3 else 0
 
 
 class GGUFSource:
@@ -46,11 +57,12 @@ class GGUFSource:
 
     Attributes:
         metadata: the metadata of the first part, which holds the model's.
+        files: the open parts, for whoever wants tensors as they are stored.
     """
 
     def __init__(self, files: Sequence[GGUFFile]) -> None:
         """Merge parts. Raises CheckpointError where two tensors come to one canonical name."""
-        self._files = tuple(files)
+        self.files = tuple(files)
         self._places: dict[str, _Place] = {}
         self.path = files[0].path
         self.metadata = files[0].metadata
@@ -70,7 +82,8 @@ class GGUFSource:
         dtype, shape = place.tensor.dtype, place.shape
         nbytes = place.tensor.nbytes
         if place.rows is not None:
-            nbytes = nbytes // place.tensor.shape[0] * shape[0]
+            axis = place.row_axis
+            nbytes = nbytes // place.tensor.shape[axis] * shape[axis]
         return TensorInfo(name, dtype, shape, nbytes, place.file.path)
 
     def get(self, name: str) -> Tensor:
@@ -79,7 +92,8 @@ class GGUFSource:
         stored = place.tensor
         tensor = place.file.mapped.tensor(stored.name, stored.dtype, stored.shape, stored.offset)
         if place.rows is not None:
-            tensor = _rows(tensor, place.rows)
+            select = rows_of_matrices if place.row_axis else _rows
+            tensor = select(tensor, place.rows)
         if place.permuted_heads is None:
             return tensor
         tensor = _rows(tensor, _unpermuted_rows(tensor.shape[0], place.permuted_heads))
@@ -88,12 +102,12 @@ class GGUFSource:
 
     def release(self) -> None:
         """Take the pages of the mapped files out of memory."""
-        for file in self._files:
+        for file in self.files:
             file.mapped.release()
 
     def close(self) -> None:
         """Let go of the mapped files."""
-        for file in self._files:
+        for file in self.files:
             file.mapped.close()
 
     def _architecture(self) -> str:
@@ -119,6 +133,9 @@ class GGUFSource:
         fused = gguf_names.fused_qkv_stem(self.architecture, tensor.name)
         if fused is not None:
             return self._split_qkv(file, tensor, *fused)
+        experts = gguf_names.fused_experts_stem(self.architecture, tensor.name)
+        if experts is not None:
+            return self._split_experts(file, tensor, experts)
         name = gguf_names.canonical_name(self.architecture, tensor.name)
         if name is None:
             return {tensor.name: _Place(file, tensor)}
@@ -150,6 +167,17 @@ class GGUFSource:
             places[name] = _Place(file, tensor, slice(start, start + size), heads)
             start += size
         return places
+
+    def _split_experts(self, file: GGUFFile, tensor: GGUFTensor, prefix: str) -> dict[str, _Place]:
+        if len(tensor.shape) != 3 or tensor.shape[1] == 0 or tensor.shape[1] % 2:
+            raise self._error(
+                "gate and up rows of each expert, [E, 2I, H]", str(tensor.shape), tensor.name
+            )
+        half = tensor.shape[1] // 2
+        return {
+            f"{prefix}gate_proj.weight": _Place(file, tensor, slice(0, half)),
+            f"{prefix}up_proj.weight": _Place(file, tensor, slice(half, 2 * half)),
+        }
 
     def _permuted_heads(self, name: str) -> int | None:
         """Return the heads of a canonical tensor with permuted rows, None for all others."""

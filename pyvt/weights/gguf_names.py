@@ -24,13 +24,22 @@ _QK_NORM = {
     "blk.{i}.attn_q_norm": "model.layers.{i}.self_attn.q_norm",
     "blk.{i}.attn_k_norm": "model.layers.{i}.self_attn.k_norm",
 }
+_EXPERTS = {
+    "blk.{i}.ffn_gate_inp": "model.layers.{i}.mlp.gate",
+    "blk.{i}.ffn_gate_exps": "model.layers.{i}.mlp.experts.gate_proj",
+    "blk.{i}.ffn_up_exps": "model.layers.{i}.mlp.experts.up_proj",
+    "blk.{i}.ffn_down_exps": "model.layers.{i}.mlp.experts.down_proj",
+}
 
 TENSOR_NAMES: dict[str, dict[str, str]] = {
     "llama": _DENSE,
     "qwen3": _DENSE | _QK_NORM,
+    "qwen3moe": _DENSE | _QK_NORM | _EXPERTS,
 }
 # One tensor of rows [q; k; v], which some converters write in place of three.
-FUSED_QKV = {"llama": "blk.{i}.attn_qkv", "qwen3": "blk.{i}.attn_qkv"}
+FUSED_QKV = dict.fromkeys(TENSOR_NAMES, "blk.{i}.attn_qkv")
+# One tensor of the gate and up rows of each expert, gate first, which converters write on request.
+FUSED_EXPERTS = {"qwen3moe": "blk.{i}.ffn_gate_up_exps"}
 # Architectures whose q and k rows are stored for a rotation of adjacent pairs.
 PERMUTED_QK = frozenset({"llama"})
 SUFFIXES = (".weight", ".bias")
@@ -60,6 +69,16 @@ def fused_qkv_stem(architecture: str, gguf_name: str) -> tuple[str, str] | None:
         return None
     suffix = next(suffix for suffix in SUFFIXES if name.endswith(suffix))
     return name.removesuffix(suffix), suffix
+
+
+def fused_experts_stem(architecture: str, gguf_name: str) -> str | None:
+    """Return the canonical prefix where the tensor is a fused gate and up of experts, else None.
+
+    ``model.layers.3.mlp.experts.`` + ``gate_proj`` + ``.weight`` is then one of the two names.
+    """
+    row = FUSED_EXPERTS.get(architecture)
+    name = row and _translate({row: "model.layers.{i}.mlp.experts."}, gguf_name)
+    return name.removesuffix(".weight") if name and name.endswith(".weight") else None
 
 
 def _translate(rows: dict[str, str], name: str) -> str | None:

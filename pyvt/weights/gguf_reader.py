@@ -85,13 +85,17 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """One open file. Arrays of the metadata are lists of int, float, bool or str."""
+    """One open file. Arrays of the metadata are lists of int, float, bool or str.
+
+    ``spans`` says where each pair of the metadata lies in the file, key included.
+    """
 
     mapped: MappedFile
     version: int
     alignment: int
     metadata: dict[str, Any]
     tensors: dict[str, GGUFTensor]
+    spans: dict[str, tuple[int, int]]
 
     @property
     def path(self) -> Path:
@@ -111,11 +115,14 @@ def read_gguf(path: Path) -> GGUFFile:
     num_tensors = cursor.count("tensors", _U64, _MIN_TENSOR_BYTES, MAX_TENSORS)
     num_pairs = cursor.count("metadata pairs", _U64, _MIN_PAIR_BYTES, MAX_PAIRS)
     metadata: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for _ in range(num_pairs):
+        start = cursor.position
         key = cursor.string("a metadata key", MAX_NAME_BYTES, 1)
         if key in metadata:
             cursor.fail("each metadata key once", f"{key!r} twice")
         metadata[key] = _read_value(cursor, key)
+        spans[key] = (start, cursor.position)
     alignment = _check_alignment(cursor, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
     rows: dict[str, tuple[DType, tuple[int, ...], int, int]] = {}
     for _ in range(num_tensors):
@@ -129,7 +136,7 @@ def read_gguf(path: Path) -> GGUFFile:
         for name, (dtype, shape, offset, nbytes) in rows.items()
     }
     _check_extents(cursor, tensors)
-    return GGUFFile(mapped, version, alignment, metadata, tensors)
+    return GGUFFile(mapped, version, alignment, metadata, tensors, spans)
 
 
 class _Cursor:

@@ -193,7 +193,7 @@ def _account(model: HasSlots, source: WeightSource, ignored: Collection[str]) ->
             plan.ignored.append(name)
         else:
             raise _error(info, "a name that the architecture has", _nearest(name, wanted))
-    missing = [name for name in wanted if name not in seen]
+    missing = _missing(wanted, seen)
     if missing:
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
         where = None if last is None else last.path
@@ -203,7 +203,38 @@ def _account(model: HasSlots, source: WeightSource, ignored: Collection[str]) ->
             path=where,
             tensor=missing[0],
         )
+    _check_experts(plan)
     return plan
+
+
+def _missing(wanted: dict[str, tuple[Parameter, ParamSlot]], seen: set[str]) -> list[str]:
+    """Return the names that nothing fills: of experts all single ones where their stack is missing.
+
+    Where no expert is there either, the stack's name stands for them.
+    """
+    filled = {id(wanted[name][0]) for name in wanted if name in seen}
+    stacked = {id(p) for name, (p, slot) in wanted.items() if slot is p.stack and name in seen}
+    missing = []
+    for name, (parameter, slot) in wanted.items():
+        if name in seen or id(parameter) in stacked:
+            continue
+        is_single = slot is not parameter.stack
+        if parameter.stack is None or is_single == (id(parameter) in filled):
+            missing.append(name)
+    return missing
+
+
+def _check_experts(plan: _Plan) -> None:
+    """Check that experts are given once, as a stack or one by one, and have one dtype."""
+    first: dict[int, tuple[ParamSlot, TensorInfo]] = {}
+    for parameter, slot, info in plan.slots:
+        if parameter.stack is None:
+            continue
+        known, known_info = first.setdefault(id(parameter), (slot, info))
+        if slot is not known and parameter.stack in (slot, known):
+            raise _error(info, "experts as a stack or one by one", f"{known_info.name} too")
+        if info.dtype is not known_info.dtype:
+            raise _error(info, f"dtype {known_info.dtype} as {known_info.name}", info.dtype)
 
 
 def _nearest(name: str, wanted: Iterable[str]) -> str:

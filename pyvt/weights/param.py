@@ -4,7 +4,10 @@ A parameter is one weight of a layer. It is filled through named slots, each a r
 fused weight of q, k and v has three. Slots of one type become one tensor; slots of different types
 (a GGUF file may mix them) stay apart, in the order of the rows.
 
-Dims: N rows, K elements of a row.
+The experts of a layer are one parameter: a slot for each of its matrices, or one for the stack of
+them, whichever the checkpoint has.
+
+Dims: E experts, N rows, K elements of a row.
 """
 
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.tensor.packed_tensor import PackedTensor
-from pyvt.tensor.stored import joined, stored_dtype
+from pyvt.tensor.stored import joined, stack_of_one, stored_dtype
 from pyvt.weights.source import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +29,7 @@ Convert = Callable[[Tensor, "Parameter"], Tensor]
 Prepack = Callable[..., Weight]
 
 MATRIX = "matrix"
+EXPERTS = "experts"
 TABLE = "table"
 TIED = "tied"
 VECTOR = "vector"
@@ -44,16 +48,19 @@ class Parameter:
 
     Attributes:
         slots: the tensors that fill it, by rows.
-        role: ``matrix`` ``[N, K]`` for products, ``table`` ``[N, K]`` for row look-up, ``tied`` for
-            both, ``vector`` ``[N]`` for norms and biases. Only the last is never packed.
+        role: ``matrix`` ``[N, K]`` for products, ``experts`` ``[E, N, K]`` for those of each
+            expert, ``table`` ``[N, K]`` for row look-up, ``tied`` for both, ``vector`` ``[N]`` for
+            norms and biases. Only the last is never packed.
+        stack: the slot that may be filled in place of all others, None without one.
         parts: the tensors after loading, one, or one a slot where types differ.
     """
 
-    __slots__ = ("_placed", "parts", "role", "slots")
+    __slots__ = ("_placed", "parts", "role", "slots", "stack")
 
-    def __init__(self, role: str, *slots: ParamSlot) -> None:
+    def __init__(self, role: str, *slots: ParamSlot, stack: ParamSlot | None = None) -> None:
         self.role = role
         self.slots = slots
+        self.stack = stack
         self.parts: tuple[Weight, ...] = ()
         self._placed: dict[str, Tensor] = {}
 
@@ -83,13 +90,17 @@ class Parameter:
     def finish(self, convert: Convert, prepack: Prepack) -> None:
         """Convert the placed tensors, join those of one type and prepack what is multiplied by.
 
-        Called once all slots are full.
+        Called once all slots are full, or the stack's.
         """
-        tensors = [convert(self._placed.pop(slot.name), self) for slot in self.slots]
+        is_stacked = self.stack is not None and self.stack.name in self._placed
+        slots = (self.stack,) if self.stack is not None and is_stacked else self.slots
+        tensors = [convert(self._placed.pop(slot.name), self) for slot in slots]
+        if self.role == EXPERTS and not is_stacked:
+            tensors = [stack_of_one(tensor) for tensor in tensors]
         is_mixed = len({stored_dtype(tensor) for tensor in tensors}) > 1
         groups = [[tensor] for tensor in tensors] if is_mixed else [tensors]
         # A table that is only looked up in stays in the file: few of its rows are ever read.
-        lay_out = prepack if self.role in (MATRIX, TIED) else _join
+        lay_out = prepack if self.role in (MATRIX, EXPERTS, TIED) else _join
         self.parts = tuple(lay_out(*group) for group in groups)
 
 

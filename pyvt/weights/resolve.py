@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pyvt.errors import CheckpointError
 from pyvt.log import get_logger
 from pyvt.weights.gguf import GGUFSource, open_gguf
+from pyvt.weights.quantized import QuantizedSource, scheme_of
 from pyvt.weights.safetensors import SafetensorsSource
 from pyvt.weights.shards import (
     member_path,
@@ -136,10 +137,11 @@ def _safetensors_files(path: Path, folder: Path, source: SafetensorsSource) -> M
             path=folder / "config.json",
         )
     tokenizer_config = _json(folder, "tokenizer_config.json")
+    scheme = scheme_of(config, _json(folder, "hf_quant_config.json"))
     return ModelFiles(
         path=path,
         kind="safetensors",
-        source=source,
+        source=source if scheme is None else QuantizedSource(source, scheme),
         config=config,
         generation_config=_json(folder, "generation_config.json"),
         tokenizer_json=_text(folder, "tokenizer.json", MAX_TOKENIZER_BYTES),

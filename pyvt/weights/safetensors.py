@@ -17,7 +17,8 @@ from typing import Any
 from pyvt.errors import CheckpointError
 from pyvt.log import get_logger
 from pyvt.tensor.dtype import DTYPES, DType, dtype_from_safetensors
-from pyvt.weights.hf_names import canonical_hf_name
+from pyvt.tensor.stored import rows_of_matrices
+from pyvt.weights.hf_names import canonical_hf_name, fused_experts_names
 from pyvt.weights.mapped_file import MappedFile
 from pyvt.weights.source import Tensor, TensorInfo, unknown_tensor
 from pyvt.weights.strict_json import MAX_JSON_BYTES, parse_json_object
@@ -78,6 +79,19 @@ def read_safetensors(path: Path) -> SafetensorsFile:
     return SafetensorsFile(mapped, entries, metadata)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a canonical tensor lies: all of a stored one, or some rows of each of its matrices."""
+
+    file: SafetensorsFile
+    stored: str
+    rows: slice | None = None
+
+    @property
+    def entry(self) -> SafetensorsEntry:
+        return self.file.entries[self.stored]
+
+
 class SafetensorsSource:
     """The tensors of one file or of all shards of a model, under canonical names.
 
@@ -88,7 +102,7 @@ class SafetensorsSource:
     def __init__(self, files: Sequence[SafetensorsFile]) -> None:
         """Merge files. Raises CheckpointError where two tensors come to one canonical name."""
         self._files = tuple(files)
-        self._where: dict[str, tuple[SafetensorsFile, str]] = {}
+        self._places: dict[str, _Place] = {}
         self.dropped: list[str] = []
         for file in files:
             for stored in file.entries:
@@ -96,31 +110,30 @@ class SafetensorsSource:
                 if name is None:
                     self.dropped.append(stored)
                     continue
-                if name in self._where:
-                    other, other_stored = self._where[name]
-                    raise CheckpointError(
-                        f"[weights] {str(file.path)!r}: expected tensor {name!r} once, got it as "
-                        f"{stored!r} here and as {other_stored!r} in {str(other.path)!r}",
-                        path=file.path,
-                        tensor=name,
-                    )
-                self._where[name] = (file, stored)
+                for each, place in _places(file, stored, name).items():
+                    self._add(each, place)
         if self.dropped:
             log.info("tensors not of the text model: dropped=%d", len(self.dropped))
 
     def names(self) -> Iterable[str]:
         """Return the canonical names, in file order."""
-        return self._where.keys()
+        return self._places.keys()
 
     def info(self, name: str) -> TensorInfo:
         """Return what the header says about a tensor."""
-        file, entry = self._entry(name)
-        return TensorInfo(name, entry.dtype, entry.shape, entry.nbytes, file.path)
+        place = self._place(name)
+        shape, nbytes = place.entry.shape, place.entry.nbytes
+        if place.rows is not None:
+            nbytes = nbytes // shape[1] * (place.rows.stop - place.rows.start)
+            shape = (shape[0], place.rows.stop - place.rows.start, shape[2])
+        return TensorInfo(name, place.entry.dtype, shape, nbytes, place.file.path)
 
     def get(self, name: str) -> Tensor:
         """Return a tensor as a view of the mapped file; a copy where its data is misaligned."""
-        file, entry = self._entry(name)
-        return file.mapped.tensor(name, entry.dtype, entry.shape, entry.offset)
+        place = self._place(name)
+        entry = place.entry
+        tensor = place.file.mapped.tensor(name, entry.dtype, entry.shape, entry.offset)
+        return tensor if place.rows is None else rows_of_matrices(tensor, place.rows)
 
     def release(self) -> None:
         """Take the pages of the mapped files out of memory."""
@@ -132,11 +145,34 @@ class SafetensorsSource:
         for file in self._files:
             file.mapped.close()
 
-    def _entry(self, name: str) -> tuple[SafetensorsFile, SafetensorsEntry]:
-        if name not in self._where:
-            raise unknown_tensor(self._files[0].path, name, self._where)
-        file, stored = self._where[name]
-        return file, file.entries[stored]
+    def _add(self, name: str, place: _Place) -> None:
+        if name in self._places:
+            other = self._places[name]
+            raise CheckpointError(
+                f"[weights] {str(place.file.path)!r}: expected tensor {name!r} once, got it as "
+                f"{place.stored!r} here and as {other.stored!r} in {str(other.file.path)!r}",
+                path=place.file.path,
+                tensor=name,
+            )
+        self._places[name] = place
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            raise unknown_tensor(self._files[0].path, name, self._places)
+        return self._places[name]
+
+
+def _places(file: SafetensorsFile, stored: str, name: str) -> dict[str, _Place]:
+    """Return the canonical tensors that one stored tensor holds."""
+    fused = fused_experts_names(name)
+    if fused is None:
+        return {name: _Place(file, stored)}
+    shape = file.entries[stored].shape
+    if len(shape) != 3 or shape[1] == 0 or shape[1] % 2:
+        raise _error(file.path, "gate and up rows of each expert, [E, 2I, H]", str(shape), stored)
+    half = shape[1] // 2
+    rows = (slice(0, half), slice(half, 2 * half))
+    return {each: _Place(file, stored, part) for each, part in zip(fused, rows, strict=True)}
 
 
 def _error(path: Path, expected: str, got: str, tensor: str | None = None) -> CheckpointError:

@@ -40,6 +40,7 @@ _F16_SCALES: dict[DType, tuple[int, ...]] = {
     dt.Q6_K: (208,),
 }
 _E8M0_NAN = 0xFF
+_E4M3_NAN = 0x7F
 _UE4M3_SIGN = 0x80
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.", re.ASCII)
 
@@ -99,12 +100,26 @@ def _bad_blocks(dtype: DType, blocks: Array) -> int:
         return int(np.count_nonzero(blocks[:, 0] == _E8M0_NAN))
     if dtype is dt.NVFP4:
         return int(np.count_nonzero(np.any(blocks[:, :4] & _UE4M3_SIGN, axis=1)))
+    if dtype in dt.SCALED_BLOCKS:
+        return int(np.count_nonzero(_bad_scaled_blocks(dtype, blocks)))
     unsigned, mask = _NOT_FINITE[dt.F16]
     is_bad = np.zeros(len(blocks), np.bool_)
     for offset in _F16_SCALES[dtype]:
         bits = blocks[:, offset : offset + 2].copy().view(unsigned)[:, 0]
         is_bad |= (bits & mask) == mask
     return int(np.count_nonzero(is_bad))
+
+
+def _bad_scaled_blocks(dtype: DType, blocks: Array) -> Array:
+    """Return which blocks have an f32 scale, or an e4m3 number, that is not finite."""
+    unsigned, mask = _NOT_FINITE[dt.F32]
+    bits = blocks[:, :4].copy().view(unsigned)[:, 0]
+    is_bad: Array = (bits & mask) == mask
+    numbers = {"nvfp4": slice(4, 4 + dtype.block_size // 16), "fp8": slice(4, None)}
+    kind = dtype.name.partition("_")[0]
+    if kind in numbers:
+        is_bad |= np.any((blocks[:, numbers[kind]] & _E4M3_NAN) == _E4M3_NAN, axis=1)
+    return is_bad
 
 
 def _check_layers(infos: Mapping[str, TensorInfo]) -> Iterator[Finding]:

@@ -65,7 +65,7 @@ class GraphRunner:
         model: whose forward runs.
         max_blocks: blocks of the longest request.
         backend: whose kernels may be recorded; one without ``make_plan`` runs all steps eagerly.
-        pool: the activations of all plans, and the large ones of other steps.
+        pool: the activations of all plans.
         num_replays: steps that a plan ran.
         num_eager_decodes: decode steps that could not be recorded.
     """
@@ -78,6 +78,8 @@ class GraphRunner:
     _recorded: dict[tuple[int, int], Recorded | None] = field(default_factory=dict)
     _replayed: Recorded | None = None
     pool: BufferPool = field(default_factory=BufferPool)
+    _eager_pool: BufferPool = field(default_factory=BufferPool)
+    _max_tokens: int = 0
 
     def forward(self, step: StepInputs) -> Array:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
@@ -107,7 +109,7 @@ class GraphRunner:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
         recorded, indices = self._replayed, step.batch.logits_indices
         if recorded is None:
-            with allocating(self.pool.empty_if_large):
+            with allocating(self._eager_pool.empty_if_large):
                 return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
@@ -124,8 +126,14 @@ class GraphRunner:
         return tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
 
     def _run_eagerly(self, step: StepInputs) -> Array:
-        """Run a step op by op; its large arrays stay in the pool, not in a heap of holes."""
-        with allocating(self.pool.empty_if_large):
+        """Run a step op by op; its large arrays stay in a pool, not in a heap of holes.
+
+        The first step of more tokens than any before has a new pool: buffers of two sizes would be
+        kept for each array.
+        """
+        if len(step.input_ids) > self._max_tokens:
+            self._max_tokens, self._eager_pool = len(step.input_ids), BufferPool()
+        with allocating(self._eager_pool.empty_if_large):
             return self.model.forward(step.input_ids, step.batch)
 
     def plan_of(self, num_reqs: int) -> Plan | None:

@@ -1,6 +1,6 @@
 """ModelRunner: one step of the engine, from a SchedulerOutput to sampled tokens."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,13 @@ Array = np.ndarray[Any, Any]
 
 
 class ModelRunner:
-    """Runs a model over the rows of all requests; owns the rows and the KV cache."""
+    """Runs a model over the rows of all requests; owns the rows and the KV cache.
+
+    Attributes:
+        observe_prompt: called in a step with the hidden states ``[n, H]`` of the prompt tokens of a
+            request that asks for log-probabilities and that a prompt token follows; for
+            evaluation, which runs one request at a time. They are valid during the call.
+    """
 
     def __init__(
         self,
@@ -57,6 +63,7 @@ class ModelRunner:
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
         self.max_drafts = config.speculative.num_speculative_tokens
+        self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
         self.graphs = GraphRunner(model, max_blocks, selected_backend())
 
@@ -176,6 +183,8 @@ class ModelRunner:
             first = int(step.batch.positions[start])
             end = min(end, start + request.num_prompt_tokens - 1 - first)
             next_ids = self.rows.token_ids[request.row, first + 1 : first + 1 + end - start]
+            if self.observe_prompt is not None:
+                self.observe_prompt(hidden[start:end])
             num_top = request.params.prompt_logprobs or 0
             found = prompt_logprobs(self.model, hidden[start:end], next_ids, num_top)
             if found is None:

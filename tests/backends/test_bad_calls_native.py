@@ -108,7 +108,8 @@ MUTATIONS: dict[str, Mutation] = {
 def _mutated(arg: Any, mutation: str, axis: int, pick: int) -> Any:
     if isinstance(arg, PackedTensor):
         other = (*NATIVE["packed_linear"], "f64")[pick % (len(NATIVE["packed_linear"]) + 1)]
-        shape = (arg.shape[0], (32, 256, arg.shape[1], arg.shape[1] * 2)[axis % 4])
+        columns = (32, 256, arg.shape[-1], arg.shape[-1] * 2)[axis % 4]
+        shape = (*arg.shape[:-1], columns) if pick % 3 else (arg.shape[0], columns)
         try:
             return PackedTensor(DTYPES[other], shape, arg.layout, arg.data)
         except PyvtError:

@@ -40,6 +40,19 @@ def _blocks(name: str, num_rows: int, num_columns: int) -> QuantTensor:
     return random_weight(np.random.default_rng(0), DTYPES[name], num_rows, num_columns)
 
 
+def _experts(**changes: Any) -> tuple[Any, ...]:
+    call = {
+        "out": _f(2, 8),
+        "x": _f(2, 8),
+        "ids": _i([0], [2]),
+        "weights": _f(2, 1),
+        "gate": _f(3, 5, 8),
+        "up": _f(3, 5, 8),
+        "down": _f(3, 8, 5),
+    }
+    return (*(call | changes).values(), "none")
+
+
 CACHE = (3, 4, 2, 8)
 BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "id_too_large": ("embedding", (_f(2, 8), _i(0, 5), _f(5, 8))),
@@ -56,6 +69,27 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "packed_embedding",
         (_f(1, 8), _i(0), PackedTensor(DTYPES["f32"], (20, 8), TILE16, _f(2048, dtype=np.uint8))),
     ),
+    "router_of_more_than_all": (
+        "router_topk",
+        (_f(2, 5), _f(2, 5, dtype=np.int32), _f(2, 4), 5, 1),
+    ),
+    "router_output": ("router_topk", (_f(2, 2), _f(2, 3, dtype=np.int32), _f(2, 4), 2, 1)),
+    "expert_too_large": ("fused_experts", _experts(ids=_i([0], [3]))),
+    "expert_negative": ("fused_experts", _experts(ids=_i([0], [-1]))),
+    "expert_shares": ("fused_experts", _experts(weights=_f(1, 1))),
+    "expert_rows": ("fused_experts", _experts(up=_f(3, 6, 8))),
+    "expert_down": ("fused_experts", _experts(down=_f(3, 5, 8))),
+    "expert_number": ("fused_experts", _experts(down=_f(2, 8, 5))),
+    "expert_matrix": ("fused_experts", _experts(gate=_f(5, 8))),
+    "expert_bytes": (
+        "fused_experts",
+        _experts(
+            gate=PackedTensor(DTYPES["f32"], (3, 5, 8), TILE16, _f(6144, dtype=np.uint8)),
+        ),
+    ),
+    "expert_output": ("fused_experts", _experts(out=_f(2, 7))),
+    "shared_gate": ("add_shared_expert", (_f(2, 8), _f(2, 8), _f(2, 8), _f(2, 2))),
+    "shared_rows": ("add_shared_expert", (_f(2, 8), _f(2, 8), _f(2, 7), _f(2, 1))),
     "position_too_large": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(4), _f(4, 8))),
     "position_negative": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(-1), _f(4, 8))),
     "rotated_too_wide": ("rotary_embedding", (_f(1, 2, 8), _f(1, 1, 8), _i(0), _f(4, 10))),

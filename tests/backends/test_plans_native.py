@@ -48,10 +48,12 @@ class Planned:
         return hidden
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderForCausalLM]:
-    """Windows in two of three layers, and a head of its own."""
-    case = MODEL_CASES_BY_NAME["qwen3_layer_types"]
+@pytest.fixture(scope="module", params=["qwen3_layer_types", "qwen3_moe"])
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DecoderForCausalLM]:
+    """Windows in two of three layers, or experts; and a head of its own."""
+    case = MODEL_CASES_BY_NAME[request.param]
     use_backend("cpu")
     yield load_case(write_case(case, tmp_path_factory.mktemp("m")), expand="never").model
     use_backend("numpy")

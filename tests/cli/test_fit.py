@@ -112,3 +112,18 @@ def test_fit_reads_no_tensor(
     monkeypatch.setattr(safetensors.SafetensorsSource, "get", refuse)
 
     assert run_command("fit", str(model)).code == 0
+
+
+def test_fit_counts_all_experts_and_their_activations(
+    run_command: RunCommand, tmp_path: Path
+) -> None:
+    case = MODEL_CASES_BY_NAME["qwen3_moe"]
+    model = write_case(case, tmp_path / "model", kind="gguf")
+    dense = write_case(MODEL_CASES_BY_NAME["qwen3"], tmp_path / "dense", kind="gguf")
+
+    facts = facts_of(run_command, str(model))
+
+    assert facts["weight_bytes"] == 4 * sum(w.size for w in case.weights().values())
+    of_dense = facts_of(run_command, str(dense))["activation_bytes"]
+    pairs = 2048 * case.config["num_experts_per_tok"]
+    assert facts["activation_bytes"] == of_dense + 2 * 4 * pairs * (32 + 24)

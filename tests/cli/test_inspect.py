@@ -7,6 +7,7 @@ import pytest
 
 from pyvt.testing.checkpoints import write_safetensors
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_runs import write_case
 from tests.cli.conftest import RunCommand
 from tests.cli.tiny_files import PLAIN_TEMPLATE, write_folder, write_talker
 
@@ -122,6 +123,24 @@ def test_inspect_window_and_yarn_are_named(run_command: RunCommand, tmp_path: Pa
     assert "yarn, theta 10000, 24 dims, factor 4" in yarn.out
 
 
+def test_inspect_experts_are_counted_and_named(run_command: RunCommand, tmp_path: Path) -> None:
+    case = MODEL_CASES_BY_NAME["qwen3_moe_some_dense"]
+    path = write_case(case, tmp_path / "m", kind="gguf")
+
+    facts = json.loads(run_command("inspect", str(path), "--json").out)
+    page = run_command("inspect", str(path)).out
+
+    weights = case.weights()
+    total = sum(weight.size for weight in weights.values())
+    of_experts = sum(w.size for name, w in weights.items() if ".experts." in name)
+    active = total - of_experts * 4 // 6
+    assert facts["parameters"] == total
+    assert facts["moe"]["dense_layers"] == [0, 2, 3, 4]
+    assert facts["moe"]["active_parameters"] == active
+    assert f"{total:,}, {active:,} for a token" in page
+    assert "6 in each of 1 layers, 2 for a token, intermediate 24" in page
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_inspect_verify_of_a_sound_model(
     shards: int, run_command: RunCommand, tmp_path: Path
@@ -170,7 +189,7 @@ def test_inspect_verify_finds_a_shape_that_the_config_does_not_have(
         pytest.param(_config(hidden_act="gelu"), "hidden_act", id="activation"),
         pytest.param(_config(hidden_size=None), "hidden_size", id="no_size"),
         pytest.param(
-            _config(quantization_config={"quant_method": "awq"}), "awq", id="quantization"
+            _config(quantization_config={"quant_method": "aqlm"}), "aqlm", id="quantization"
         ),
     ],
 )

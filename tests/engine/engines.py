@@ -46,7 +46,7 @@ def engine_of(
         EngineCore(scheduler, fake, clock=clock),
         InputProcessor(
             tokenizer,
-            chat_template,
+            (lambda: chat_template) if chat_template else None,
             limits,
             lambda: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids),
         ),

@@ -179,7 +179,7 @@ def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> No
     ],
 )
 def test_render_messages_of_a_wrong_form_are_refused(messages: Any, param: str) -> None:
-    processor = InputProcessor(FakeTokenizer(), FakeTemplate(), PROCESSOR.limits)
+    processor = InputProcessor(FakeTokenizer(), FakeTemplate, PROCESSOR.limits)
 
     with pytest.raises(RequestError) as refused:
         processor.render(messages)
@@ -199,7 +199,7 @@ class FakeTemplate:
 
 @pytest.mark.parametrize("variables", [5, [("a", 1)], {5: 1}])
 def test_render_variables_of_a_wrong_form_are_refused(variables: Any) -> None:
-    processor = InputProcessor(FakeTokenizer(), FakeTemplate(), PROCESSOR.limits)
+    processor = InputProcessor(FakeTokenizer(), FakeTemplate, PROCESSOR.limits)
 
     with pytest.raises(RequestError) as refused:
         processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs=variables)
@@ -209,7 +209,7 @@ def test_render_variables_of_a_wrong_form_are_refused(variables: Any) -> None:
 
 def test_render_variable_of_any_name_reaches_the_template() -> None:
     template = ChatTemplate.for_tokenizer({"default": "{{ self_ }}{{ x }}"}, FakeTokenizer())
-    processor = InputProcessor(FakeTokenizer(), template, PROCESSOR.limits)
+    processor = InputProcessor(FakeTokenizer(), lambda: template, PROCESSOR.limits)
 
     rendered = processor.render(
         [{"role": "user", "content": "hi"}], chat_template_kwargs={"self": 1, "x": "y"}
@@ -221,7 +221,7 @@ def test_render_variable_of_any_name_reaches_the_template() -> None:
 @pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt"])
 def test_render_template_variable_that_is_an_argument_is_refused(name: str) -> None:
     template = ChatTemplate.for_tokenizer({"default": "x"}, FakeTokenizer())
-    processor = InputProcessor(FakeTokenizer(), template, PROCESSOR.limits)
+    processor = InputProcessor(FakeTokenizer(), lambda: template, PROCESSOR.limits)
 
     with pytest.raises(RequestError, match=f"names that pyvt does not set itself, got '{name}'"):
         processor.render([{"role": "user", "content": "hi"}], chat_template_kwargs={name: []})

@@ -8,16 +8,23 @@ through BLAS, tokens are compared; on the native backend log probabilities to th
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyvt import backends
 from pyvt.config import engine_config
+from pyvt.config.model import ModelConfig
 from pyvt.engine.build import build_engine
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
-from pyvt.testing.checkpoints import write_safetensors
-from pyvt.testing.model_cases import ModelCase
+from pyvt.tensor.dtype import Q4_0, Q8_0
+from pyvt.testing.checkpoints import write_gguf, write_safetensors
+from pyvt.testing.model_cases import ModelCase, stacked_experts
+from pyvt.testing.model_runs import gguf_metadata
+from pyvt.testing.random_blocks import random_weight
+from pyvt.testing.shape_models import byte_level_tokenizer
+from pyvt.weights.gguf_names import gguf_name
 from tests.engine.tiny_model import CONFIG, write_tiny_model
 
 CONTEXT = 64
@@ -35,12 +42,8 @@ WAYS: dict[str, dict[str, Any]] = {
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A plain model, and one with windows in two of three layers."""
-    plain = write_tiny_model(tmp_path_factory.mktemp("plain") / "model")
-    windowed = write_tiny_model(tmp_path_factory.mktemp("windowed") / "model")
-    config = CONFIG | {
+KINDS: dict[str, dict[str, Any]] = {
+    "windowed": {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "head_dim": 8,
@@ -48,14 +51,51 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "use_sliding_window": True,
         "sliding_window": 9,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    }
+    },
+    "experts": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": 8,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny models: a plain one, one with windows in two of three layers, and with experts.
+
+    ``experts-q8`` has its matrices in blocks, so that the native backend quantises activations.
+    """
+    root = tmp_path_factory.mktemp("models")
+    found = {"plain": write_tiny_model(root / "plain")}
     files = {
         path.name: path.read_text()
-        for path in windowed.glob("*.json")
+        for path in found["plain"].glob("*.json")
         if path.name.startswith(("tokenizer", "generation"))
     }
-    write_safetensors(windowed, ModelCase("windowed", config).weights(), config, files=files)
-    return {"plain": plain, "windowed": windowed}
+    for kind, changes in KINDS.items():
+        case = ModelCase(kind, CONFIG | changes)
+        found[kind] = write_safetensors(root / kind, case.weights(), case.config, files=files)
+    found["experts-q8"] = _in_blocks(ModelCase("experts", CONFIG | KINDS["experts"]), root)
+    return found
+
+
+def _in_blocks(case: ModelCase, root: Path) -> Path:
+    """Write a GGUF file of the case with random blocks for all matrices but the router."""
+    rng, tensors = np.random.default_rng(0), {}
+    for name, array in stacked_experts(case.weights()).items():
+        is_plain = array.ndim == 1 or name.endswith("mlp.gate.weight")
+        stored = gguf_name("qwen3moe", name)
+        assert stored is not None, f"{name}: has a name in GGUF"
+        dtype = Q4_0 if "up_proj" in name else Q8_0
+        tensors[stored] = array if is_plain else random_weight(rng, dtype, *array.shape)
+    config = ModelConfig.from_hf(case.config)
+    metadata = gguf_metadata(config) | byte_level_tokenizer(config)
+    return write_gguf(root / "experts.gguf", metadata, tensors)
 
 
 def answers(engine: LLMEngine, prompts: list[list[int]]) -> list[Answer]:
@@ -107,7 +147,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", ["plain", "windowed"])
+@pytest.mark.parametrize("kind", ["plain", *KINDS, "experts-q8"])
 def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
@@ -125,7 +165,7 @@ def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     assert num_preemptions["preemption"] > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", "windowed"])
+@pytest.mark.parametrize("kind", ["plain", *KINDS, "experts-q8"])
 def test_prefix_cache_cold_and_warm_give_the_same(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:

@@ -79,6 +79,56 @@ def test_tensor_that_does_not_fit_is_refused_by_name(
     assert "model.safetensors" in str(caught.value.path)
 
 
+EXPERT = "model.layers.1.mlp.experts.{}up_proj.weight"
+BAD_EXPERTS = [
+    pytest.param(
+        lambda t: t.pop(EXPERT.format("4.")), EXPERT.format("4."), "got none named", id="missing"
+    ),
+    pytest.param(
+        lambda t: [t.pop(EXPERT.format(f"{i}.")) for i in range(6)],
+        EXPERT.format(""),
+        "got none named",
+        id="all-missing",
+    ),
+    pytest.param(
+        lambda t: _swap(t, EXPERT.format("6."), t[EXPERT.format("5.")]),
+        EXPERT.format("6."),
+        "unknown",
+        id="past-the-last",
+    ),
+    pytest.param(
+        lambda t: _swap(t, EXPERT.format("2."), t[EXPERT.format("2.")].astype(np.float16)),
+        EXPERT.format("2."),
+        "dtype f32 as .*, got f16",
+        id="dtypes",
+    ),
+    pytest.param(
+        lambda t: _swap(t, EXPERT.format("2."), t[EXPERT.format("2.")][:-1]),
+        EXPERT.format("2."),
+        r"\(24, 32\).*\(23, 32\)",
+        id="shape",
+    ),
+    pytest.param(
+        lambda t: _swap(t, EXPERT.format(""), np.zeros((6, 24, 32), np.float32)),
+        EXPERT.format(""),
+        "as a stack or one by one",
+        id="twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "tensor", "text"), BAD_EXPERTS)
+def test_experts_that_do_not_fit_are_refused_by_name(
+    change: Change, tensor: str, text: str, tmp_path: Path
+) -> None:
+    path = _written(MODEL_CASES_BY_NAME["qwen3_moe"], tmp_path, change)
+
+    with pytest.raises(CheckpointError, match=text) as caught:
+        load_case(path)
+
+    assert caught.value.tensor == tensor
+
+
 def test_missing_shard_is_refused_by_file(tmp_path: Path) -> None:
     path = write_case(LLAMA, tmp_path, parts=3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyvt.layers.moe import SparseMoE
 from pyvt.models.registry import LoadedModel
 from pyvt.tensor.dtype import BF16, F16, F32, F64, DType
 from pyvt.testing.model_cases import (
@@ -21,13 +22,17 @@ from pyvt.testing.model_cases import (
 from pyvt.testing.model_runs import all_logits, load_case, write_case
 from pyvt.testing.tolerance import compare
 
-GOLDENS = list(read_model_goldens(Path(__file__).parents[2] / "parity" / "goldens"))
+ROOT = Path(__file__).parents[2] / "parity" / "goldens"
+GOLDENS = list(read_model_goldens(ROOT))
 BY_CASE = [pytest.param(golden, id=golden.case) for golden in GOLDENS]
 GGUF_CASES = [
     pytest.param(case, id=case.name)
     for case in MODEL_CASES
-    if not case.has_window and case.config["rope_parameters"].get("truncate", True)
+    if not case.has_window
+    and case.config["rope_parameters"].get("truncate", True)
+    and case.config.get("norm_topk_prob", True)
 ]
+MOE_CASES = [case.name for case in MODEL_CASES if "num_experts" in case.config]
 Load = Callable[..., LoadedModel]
 
 
@@ -82,7 +87,7 @@ def test_logits_at_large_positions_equal_transformers(golden: ModelGolden, load:
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-@pytest.mark.parametrize("name", ["llama_biases", "qwen3_window"])
+@pytest.mark.parametrize("name", ["llama_biases", "qwen3_window", "qwen3_moe_tied"])
 def test_logits_in_half_are_f32_and_near_the_truth(name: str, dtype: DType, load: Load) -> None:
     golden = next(golden for golden in GOLDENS if golden.case == name)
     prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
@@ -97,7 +102,7 @@ def test_logits_in_half_are_f32_and_near_the_truth(name: str, dtype: DType, load
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize("steps", [[[1]] * 23, [[9], [14]], [[1], [21], [1]]], ids=len)
-@pytest.mark.parametrize("name", ["llama_llama3", "qwen3_yarn", "qwen3_window"])
+@pytest.mark.parametrize("name", ["llama_llama3", "qwen3_yarn", "qwen3_window", "qwen3_moe"])
 def test_prefill_equals_decode_and_split_prefill(
     name: str, steps: list[list[int]], dtype: DType, load: Load
 ) -> None:
@@ -110,7 +115,9 @@ def test_prefill_equals_decode_and_split_prefill(
     assert difference.is_within, difference.reason
 
 
-@pytest.mark.parametrize("name", ["llama_mqa_three_layers", "qwen3_layer_types"])
+@pytest.mark.parametrize(
+    "name", ["llama_mqa_three_layers", "qwen3_layer_types", "qwen3_moe_some_dense"]
+)
 def test_a_batch_equals_each_request_alone(name: str, load: Load) -> None:
     prompts = MODEL_CASES_BY_NAME[name].prompts()
     short, long = prompts["short"], prompts["long"]
@@ -134,6 +141,47 @@ def test_gguf_export_equals_safetensors(case: ModelCase, load: Load) -> None:
 
     difference = compare(gguf, stored, "model_self", "f32")
     assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_tied"])
+def test_gguf_logits_equal_those_of_llama_cpp(name: str, load: Load) -> None:
+    stored = np.load(ROOT / "models" / name / "llama.npz")["long.f32"]
+    prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
+
+    (logits,) = all_logits(load(name, kind="gguf").model, [prompt])
+
+    difference = compare(logits, stored, "model", "f32")
+    assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [("safetensors", "stacked"), ("safetensors", "fused"), ("gguf", "stacked"), ("gguf", "fused")],
+)
+@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_some_dense"])
+def test_experts_in_any_form_give_the_same_bits(
+    name: str, kind: str, experts: str, load: Load
+) -> None:
+    prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
+
+    (single,) = all_logits(load(name, expand="never").model, [prompt])
+    (other,) = all_logits(load(name, expand="never", kind=kind, experts=experts).model, [prompt])
+
+    assert other.tobytes() == single.tobytes()
+
+
+@pytest.mark.parametrize("name", MOE_CASES)
+def test_experts_differ_and_a_swap_of_two_is_seen(name: str, load: Load, tmp_path: Path) -> None:
+    """The comparison would fail for a model that takes one expert for another."""
+    golden = next(golden for golden in GOLDENS if golden.case == name)
+    loaded = load_case(write_case(MODEL_CASES_BY_NAME[name], tmp_path))
+    layers = [layer for layer in loaded.model.model.layers if isinstance(layer.mlp, SparseMoE)]
+    down = layers[0].mlp.experts.down_proj
+    down.parts = (np.roll(down.data, 1, axis=0),)
+
+    (logits,) = all_logits(loaded.model, [MODEL_CASES_BY_NAME[name].prompts()["long"]])
+
+    assert not compare(logits, golden.arrays["long.f32"], "model", "f32").is_within
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])

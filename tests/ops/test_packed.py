@@ -85,7 +85,7 @@ def test_packed_linear_is_the_product_with_the_stored_weight(name: str) -> None:
     x, bias = rng.standard_normal((5, 512), np.float32), rng.standard_normal(600, np.float32)
     if dtype.numpy is None:
         weight: Any = random_weight(rng, dtype, 600, 512)
-        for act in ("none", "q8"):
+        for act in ("none", "q8") if dtype.has_codes else ("none",):
             want = ops.quant_linear(x, weight, bias, act=act)
             got = ops.packed_linear(x, pack_tiles(weight), bias, act=act)
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
@@ -117,6 +117,32 @@ def test_prepack_on_the_reference_keeps_a_weight_and_joins_parts() -> None:
     np.testing.assert_array_equal(ops.prepack_weight(PLAIN[:7], PLAIN[7:]), PLAIN)
 
 
+def test_prepack_of_stacks_keeps_the_order_of_their_matrices() -> None:
+    stack = PLAIN.reshape(5, 4, 8)
+
+    np.testing.assert_array_equal(ops.prepack_weight(stack[:2], stack[2:]), stack)
+
+
+@pytest.mark.parametrize("name", ["bf16", "q8_0"])
+def test_tiles_of_a_stack_are_those_of_each_matrix(name: str) -> None:
+    columns = DTYPES[name].block_size * 2
+    rows = _stored(name, 3 * 17, columns)
+    plain = isinstance(rows, np.ndarray)
+    stack = (
+        rows.reshape(3, 17, columns)
+        if plain
+        else QuantTensor(rows.dtype, (3, 17, columns), rows.blocks.reshape(3, 17, -1))
+    )
+
+    packed_stack = pack_tiles(stack)
+
+    assert packed_stack.shape == (3, 17, columns)
+    for i in range(3):
+        want = rows[17 * i : 17 * i + 17] if plain else rows.rows(slice(17 * i, 17 * i + 17))
+        got = packed_stack.matrix(i)
+        assert got.data.tobytes() == pack_tiles(want).data.tobytes()
+
+
 def test_prepack_asks_the_selected_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[Stored]] = []
 
@@ -141,6 +167,7 @@ def test_prepack_asks_the_selected_backend(monkeypatch: pytest.MonkeyPatch) -> N
         ),
         (lambda: ops.prepack_weight(PLAIN, PLAIN[:, :4]), ShapeError, "parts: expected [N, K]"),
         (lambda: ops.prepack_weight(PLAIN[0]), ShapeError, "parts: expected [N, K]"),
+        (lambda: ops.prepack_weight(PLAIN[None], PLAIN), ShapeError, "parts: expected [N, K]"),
         (lambda: ops.packed_linear(X, PLAIN), DTypeError, "expected a PackedTensor, got ndarray"),
         (
             lambda: ops.packed_embedding(IDS, PLAIN),

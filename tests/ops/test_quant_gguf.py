@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from pyvt import ops
 from pyvt.errors import ConfigError, DTypeError, ShapeError
 from pyvt.ops.block_formats import FORMATS
-from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, DType
+from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, GGUF_BLOCKS, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.tolerance import compare
 
 Q4_1, Q8_0, Q4_K, Q6_K = (DTYPES[name] for name in ("q4_1", "q8_0", "q4_k", "q6_k"))
 EVERY_FORMAT = pytest.mark.parametrize("dtype", [pytest.param(d, id=d.name) for d in BLOCK_FORMATS])
+OF_GGUF = pytest.mark.parametrize("dtype", [pytest.param(d, id=d.name) for d in GGUF_BLOCKS])
+WITH_CODES = pytest.mark.parametrize(
+    "dtype", [pytest.param(d, id=d.name) for d in BLOCK_FORMATS if d.has_codes]
+)
 QUANTIZABLE = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
 
 
@@ -52,7 +56,7 @@ def test_every_block_format_has_a_decoder_of_its_size() -> None:
     assert {name: known.layout.itemsize for name, known in FORMATS.items()} == sizes
 
 
-@EVERY_FORMAT
+@OF_GGUF
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_dequantize_any_bytes_equals_gguf_to_the_bit(dtype: DType, data: st.DataObject) -> None:
@@ -64,7 +68,7 @@ def test_dequantize_any_bytes_equals_gguf_to_the_bit(dtype: DType, data: st.Data
     assert_same_bits(got, decode_by_gguf(dtype, blocks))
 
 
-@EVERY_FORMAT
+@OF_GGUF
 def test_dequantize_many_random_blocks_equals_gguf_to_the_bit(dtype: DType) -> None:
     rng = np.random.default_rng(dtype.gguf_id)
     blocks = rng.integers(0, 256, (600, dtype.row_bytes(512)), np.uint8)
@@ -145,7 +149,7 @@ def test_quant_linear_none_is_the_product_with_decoded_weights(dtype: DType) -> 
     assert difference.is_within, difference.reason
 
 
-@EVERY_FORMAT
+@WITH_CODES
 def test_quant_linear_q8_is_near_none_on_gaussian_data(dtype: DType) -> None:
     rng = np.random.default_rng(8)
     x, weight = normal(rng, 16, 768), random_weight(rng, dtype, 200, 768)

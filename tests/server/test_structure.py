@@ -54,9 +54,8 @@ class Tiny(Client):
 
     def __init__(self, llm: AsyncLLM, template: str) -> None:
         processor = llm.engine.input_processor
-        processor.chat_template = ChatTemplate.for_tokenizer(
-            {"default": TEMPLATES[template]}, processor.tokenizer
-        )
+        made = ChatTemplate.for_tokenizer({"default": TEMPLATES[template]}, processor.tokenizer)
+        processor._chat_template = lambda: made
         state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
         state.attach(llm)
         self.room = ROOM.get(template, 90)

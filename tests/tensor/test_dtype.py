@@ -10,9 +10,9 @@ import pytest
 from pyvt.errors import DTypeError
 from pyvt.tensor.dtype import (
     BF16,
-    BLOCK_FORMATS,
     DTYPES,
     F32,
+    GGUF_BLOCKS,
     I32,
     Q4_K,
     Q8_0,
@@ -38,7 +38,7 @@ def test_dtype_has_gguf_number_and_block(dtype: DType) -> None:
 
 
 def test_block_formats_are_nineteen_in_order_of_number() -> None:
-    numbers = [dtype.gguf_id for dtype in BLOCK_FORMATS]
+    numbers = [dtype.gguf_id for dtype in GGUF_BLOCKS]
 
     assert len(numbers) == 19
     assert numbers == sorted(numbers)

@@ -22,6 +22,18 @@ def test_packed_tensor_without_rows_has_no_tiles() -> None:
     assert PackedTensor(F32, (0, 8), TILE16, BYTES[:0]).num_tiles == 0
 
 
+def test_matrices_of_a_stack_have_tiles_of_their_own() -> None:
+    data = np.arange(4 * 16 * 20, dtype=np.uint16).astype(np.uint8)
+    stack = PackedTensor(Q4_1, (2, 17, 32), TILE16, data)
+
+    last = stack.matrix(1)
+
+    assert (stack.ndim, stack.num_tiles) == (3, 4)
+    assert (last.shape, last.num_tiles) == ((17, 32), 2)
+    assert last.data.tobytes() == data[640:].tobytes()
+    assert np.shares_memory(last.data, data)
+
+
 def test_packed_tensor_has_no_arithmetic() -> None:
     packed: Any = PackedTensor(Q4_1, (17, 32), TILE16, BYTES)
 
@@ -33,7 +45,9 @@ def test_packed_tensor_has_no_arithmetic() -> None:
     ("arguments", "error", "text"),
     [
         ((Q4_1, (17, 32), "tile8", BYTES), DTypeError, "layout: expected tile16, got 'tile8'"),
-        ((Q4_1, (2, 17, 32), TILE16, BYTES), ShapeError, "shape: expected (N, K)"),
+        ((Q4_1, (32,), TILE16, BYTES), ShapeError, "shape: expected (N, K) or (E, N, K)"),
+        ((Q4_1, (1, 2, 17, 32), TILE16, BYTES), ShapeError, "shape: expected (N, K)"),
+        ((Q4_1, (2, 17, 32), TILE16, BYTES), ShapeError, "4 tiles of at least 1280 bytes"),
         ((Q4_1, (17, 32), TILE16, BYTES.view(np.int8)), ShapeError, "data: expected contiguous"),
         ((Q4_1, (17, 32), TILE16, BYTES.reshape(2, -1)), ShapeError, "data: expected contiguous"),
         ((Q4_1, (17, 32), TILE16, BYTES[::2]), ShapeError, "data: expected contiguous"),

@@ -22,9 +22,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYVT_HOME", str(tmp_path))
 
 
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
 @pytest.mark.parametrize("mix", ["q4_k_m", "bf16"])
-def test_file_of_a_shape_runs(mix: str) -> None:
-    path = ShapeModel.named(f"shape:tiny:{mix}").gguf()
+def test_file_of_a_shape_runs(shape: str, mix: str) -> None:
+    path = ShapeModel.named(f"shape:{shape}:{mix}").gguf()
 
     output = LLM(str(path), max_model_len=64).generate([[1, 2, 3]], SamplingParams(max_tokens=4))
 
@@ -43,6 +44,19 @@ def test_mix_q4_k_m_has_more_bits_at_the_ends() -> None:
     assert formats["model.embed_tokens.weight"] == "q6_k"
     assert formats["model.layers.0.mlp.up_proj.weight"] == "q4_k"
     assert formats["model.norm.weight"] == "f32"
+
+
+def test_experts_are_stacks_in_gguf_and_single_in_safetensors_with_the_same_values() -> None:
+    model = ShapeModel.named("shape:tiny-moe:bf16")
+    prefix = "model.layers.1.mlp.experts."
+
+    stack = np.asarray(open_model(model.gguf()).source.get(f"{prefix}down_proj.weight"))
+    single = open_model(model.safetensors()).source
+
+    assert stack.shape == (8, 256, 256)
+    for i in range(8):
+        want = np.asarray(single.get(f"{prefix}{i}.down_proj.weight"))
+        assert stack[i].tobytes() == want.tobytes()
 
 
 def test_gguf_and_safetensors_of_a_plain_dtype_are_one_model() -> None:
@@ -93,3 +107,15 @@ def test_cost_counts_the_tied_head_and_shares_are_of_the_limits() -> None:
     seconds = (3 * cost.layer_ops["f32"] + cost.head_ops["f32"]) / 2e9
     share = cost.loop_share(seconds, limits, num_tokens=3, num_logits=1)
     assert share == pytest.approx(1.0)
+
+
+def test_cost_of_experts_is_that_of_those_that_a_token_gets() -> None:
+    config = SHAPES["tiny-moe"]
+    hidden, inner, vocab = config["hidden_size"], config["moe_intermediate_size"], 512
+    layer = hidden * (256 + 128 + 128) + 256 * hidden + 8 * hidden + 2 * 3 * hidden * inner
+    paths = ShapeModel.named("shape:tiny-moe:f32")
+
+    for path in (paths.gguf(), paths.safetensors()):
+        cost = ModelCost.of(path)
+        assert cost.layer_ops == {"f32": 2 * 2 * layer}
+        assert cost.step_bytes == 4 * (2 * layer + vocab * hidden)

@@ -258,6 +258,38 @@ def test_fused_and_single_q_of_one_layer_are_refused(tmp_path: Path) -> None:
         open_gguf(path)
 
 
+def test_fused_gate_and_up_of_experts_are_two_views(tmp_path: Path) -> None:
+    both = q8_0(np.random.default_rng(0).standard_normal((3, 8, 64), np.float32))
+    path = write_gguf(
+        tmp_path / "m.gguf",
+        {"general.architecture": "qwen3moe"},
+        {"blk.7.ffn_gate_up_exps.weight": both},
+    )
+
+    source = open_gguf(path)
+
+    prefix = "model.layers.7.mlp.experts."
+    names = [f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]
+    assert list(source.names()) == names
+    for name, rows in zip(names, (slice(0, 4), slice(4, 8)), strict=True):
+        got, info = source.get(name), source.info(name)
+        assert isinstance(got, QuantTensor)
+        assert got.shape == info.shape == (3, 4, 64)
+        assert info.nbytes == 3 * 4 * 68
+        np.testing.assert_array_equal(got.blocks, both.blocks[:, rows])
+
+
+def test_fused_experts_of_an_odd_number_of_rows_are_refused(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "m.gguf",
+        {"general.architecture": "qwen3moe"},
+        {"blk.0.ffn_gate_up_exps.weight": np.zeros((3, 5, 8), np.float32)},
+    )
+
+    with pytest.raises(CheckpointError, match=r"gate and up rows of each expert.*\(3, 5, 8\)"):
+        open_gguf(path)
+
+
 def test_unknown_tensors_keep_the_names_of_the_file(tmp_path: Path) -> None:
     tensors = {"rope_freqs.weight": A[0], "blk.0.attn_sinks.weight": A, "x.self_attn.y": A}
 

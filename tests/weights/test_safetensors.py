@@ -113,8 +113,12 @@ def test_get_scalar_and_empty_tensors_keep_their_shapes(tmp_path: Path) -> None:
         ("model.mtp.fc.weight", "mtp.fc.weight"),
         ("mtp.fc.weight", "mtp.fc.weight"),
         (
-            "model.language_model.layers.3.mlp.experts.gate_up_proj.weight",
-            "model.layers.3.mlp.experts.gate_up_proj",
+            "model.language_model.layers.3.mlp.experts.down_proj",
+            "model.layers.3.mlp.experts.down_proj.weight",
+        ),
+        (
+            "model.layers.3.mlp.experts.down_proj.weight",
+            "model.layers.3.mlp.experts.down_proj.weight",
         ),
         (
             "model.layers.3.mlp.experts.7.down_proj.weight",
@@ -129,6 +133,36 @@ def test_names_are_canonical(stored: str, canonical: str, tmp_path: Path) -> Non
 
     assert list(source.names()) == [canonical]
     np.testing.assert_array_equal(source.get(canonical), A)
+
+
+@pytest.mark.parametrize("suffix", ["", ".weight"])
+def test_fused_gate_and_up_of_experts_are_two_views(suffix: str, tmp_path: Path) -> None:
+    prefix = "model.layers.3.mlp.experts."
+    both = np.arange(2 * 6 * 5, dtype=np.float32).reshape(2, 6, 5)
+    write_safetensors(tmp_path, {f"{prefix}gate_up_proj{suffix}": both}, {})
+
+    source = source_of(tmp_path / "model.safetensors")
+
+    names = [f"{prefix}gate_proj.weight", f"{prefix}up_proj.weight"]
+    assert list(source.names()) == names
+    for name, want in zip(names, (both[:, :3], both[:, 3:]), strict=True):
+        info, got = source.info(name), source.get(name)
+        assert (info.shape, info.nbytes, info.size) == ((2, 3, 5), 120, 30)
+        assert got.base is not None
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (6, 4), (2, 0, 4)], ids=str)
+def test_fused_experts_of_another_shape_are_refused(shape: Any, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    write_safetensors(tmp_path, {name: np.zeros(shape, np.float32)}, {})
+
+    with pytest.raises(
+        CheckpointError, match=r"expected gate and up rows of each expert"
+    ) as caught:
+        source_of(tmp_path / "model.safetensors")
+
+    assert caught.value.tensor == name
 
 
 @pytest.mark.parametrize(

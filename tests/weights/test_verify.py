@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyvt.tensor.dtype import BLOCK_FORMATS, MXFP4, NVFP4, DType
+from pyvt.tensor.dtype import GGUF_BLOCKS, MXFP4, NVFP4, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_gguf, write_safetensors
 from pyvt.weights import open_model, verify, verify_model
 from pyvt.weights.verify import count_not_finite
 
-F16_FORMATS = [dtype for dtype in BLOCK_FORMATS if dtype not in (MXFP4, NVFP4)]
+F16_FORMATS = [dtype for dtype in GGUF_BLOCKS if dtype not in (MXFP4, NVFP4)]
 
 
 def folder(path: Path, **tensors: Any) -> Any:
@@ -88,7 +88,7 @@ def test_verify_counts_over_chunks(chunk_bytes: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(verify, "CHUNK_BYTES", chunk_bytes)
     values = np.zeros(100, np.float32)
     values[::9] = np.nan
-    packed = QuantTensor(BLOCK_FORMATS[0], (50, 32), np.zeros((50, 18), np.uint8))
+    packed = QuantTensor(GGUF_BLOCKS[0], (50, 32), np.zeros((50, 18), np.uint8))
     packed.blocks[::7, 1] = 0x7C
 
     assert count_not_finite(values) == 12
@@ -96,7 +96,7 @@ def test_verify_counts_over_chunks(chunk_bytes: int, monkeypatch: pytest.MonkeyP
 
 
 def test_verify_block_with_a_bad_scale_names_the_tensor(tmp_path: Path) -> None:
-    tensor = block(BLOCK_FORMATS[0])
+    tensor = block(GGUF_BLOCKS[0])
     tensor.blocks[:, 1] = 0x7C
     path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "qwen3"}, {"a": tensor})
 

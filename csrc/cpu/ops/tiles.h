@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu/kernel_table.h"
+#include "cpu/ops/indices.h"
 #include "cpu/ops/rows.h"
 
 namespace pyvt::cpu {
@@ -25,6 +26,9 @@ struct TileFormat {
     int8 = &table.int8[index];
     PYVT_CHECK(op, int8->pack_tile != nullptr, "weight: no kernel for ", dtype_name(dtype));
   }
+
+  // Whether there are kernels for activations in int8: the format's elements are small integers.
+  bool takes_codes() const { return int8 != nullptr && int8->direct[0] != nullptr; }
 
   // Bytes of the first `cols` columns of a tile, and of a row in a file.
   int64_t tile_bytes(int64_t cols) const {
@@ -79,6 +83,21 @@ class Tiles {
                blocks.shape[1]);
     rows_ = blocks.as<uint8_t>();
     row_stride_ = blocks.stride[0];
+  }
+
+  // The matrix of one expert.
+  static Tiles of_expert(const char* op, const KernelTable& table, const ExpertStack& stack,
+                         int64_t expert) {
+    if (stack.plain.has_value()) return Tiles(op, table, slice(stack.plain, expert));
+    if (stack.blocks.blocks.has_value()) {
+      BlockMatrix blocks = stack.blocks;
+      blocks.blocks = slice(blocks.blocks, expert);
+      return Tiles(op, table, blocks);
+    }
+    PackedMatrix tiles = stack.tiles;
+    tiles.num_bytes /= stack.num_experts;
+    tiles.data += expert * tiles.num_bytes;
+    return Tiles(op, table, tiles);
   }
 
   int64_t num_tiles() const { return (num_rows + kTileRows - 1) / kTileRows; }

@@ -33,7 +33,9 @@ typedef enum pyvt_status {
 /* `dtype` is the number that pyvt_dtype gives for a name. Strides count elements.
  * Weights have rank 2 and the shape [N, K] of the matrix, strides are not read:
  *   rows of blocks (pyvt_blocks): `data` holds N rows of blocks as in a GGUF file, one by one;
- *   tiles (pyvt_tiles): `data` is what pyvt_pack_tiles wrote. */
+ *   tiles (pyvt_tiles): `data` is what pyvt_pack_tiles wrote.
+ * A stack of the matrices of E experts (pyvt_experts) has rank 3 and the shape [E, N, K]: `data` is
+ * the tiles of each matrix, as pyvt_pack_tiles wrote them, one matrix behind the other. */
 typedef struct pyvt_tensor {
   void* data;
   int32_t dtype;
@@ -47,6 +49,7 @@ typedef const pyvt_tensor* pyvt_out; /* its data is written, perhaps read */
 typedef const pyvt_tensor* pyvt_in;
 typedef const struct pyvt_tensor* pyvt_tiles;
 typedef const struct pyvt_tensor* pyvt_blocks;
+typedef const struct pyvt_tensor* pyvt_experts;
 typedef double pyvt_f64;
 typedef int64_t pyvt_i64;
 typedef const double* pyvt_opt_f64;

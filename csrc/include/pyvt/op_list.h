@@ -8,7 +8,8 @@
 // The block formats, all of them with kernels.
 #define PYVT_BLOCK_FORMATS                                            \
   "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq2_xxs iq2_xs " \
-  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4"
+  "iq2_s iq3_xxs iq3_s iq4_nl iq4_xs mxfp4 nvfp4 int4_g128 int4_g32 " \
+  "int8_g128 int8_g32 nvfp4_g128 nvfp4_g32 fp8_g128 fp8_g32"
 
 // clang-format off
 #define CPU_OPS(X) \
@@ -63,6 +64,16 @@
   X(gelu_and_mul, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x), \
     (out, x)) \
+  X(router_topk, "f32 bf16 f16", \
+    (pyvt_out weights, pyvt_out ids, pyvt_in logits, pyvt_i64 top_k, pyvt_i64 renormalize), \
+    (weights, ids, logits, top_k, renormalize)) \
+  X(fused_experts, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
+    (pyvt_out out, pyvt_in x, pyvt_in expert_ids, pyvt_in expert_weights, pyvt_experts gate, \
+     pyvt_experts up, pyvt_experts down, pyvt_text act), \
+    (out, x, expert_ids, expert_weights, gate, up, down, act)) \
+  X(add_shared_expert, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in routed, pyvt_in shared, pyvt_in gate), \
+    (out, routed, shared, gate)) \
   X(rotary_embedding, "f32 bf16 f16", \
     (pyvt_out q, pyvt_out k, pyvt_in positions, pyvt_in cos_sin), \
     (q, k, positions, cos_sin)) \

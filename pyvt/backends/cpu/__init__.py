@@ -11,7 +11,7 @@ from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.dtype import DTYPES, F32, DType
 from pyvt.tensor.host_arena import HostArena
 from pyvt.tensor.packed_tensor import TILE16, PackedTensor
-from pyvt.tensor.stored import Stored, stored_dtype, stored_rows
+from pyvt.tensor.stored import Stored, matrix_of, stored_dtype, stored_rows
 
 Predicate = Callable[[tuple[Any, ...]], bool]
 
@@ -53,15 +53,27 @@ class _Packer:
 
     def __call__(self, parts: Sequence[Stored]) -> PackedTensor | None:
         """Return the tiles of a weight, None for a dtype that no kernel reads in tiles."""
-        dtype, num_columns = stored_dtype(parts[0]), parts[0].shape[1]
+        if parts[0].ndim == 3:
+            stack = [[matrix_of(part, i)] for part in parts for i in range(part.shape[0])]
+            return self._pack(stack, parts[0].shape[1], is_stack=True)
+        return self._pack([parts], sum(part.shape[0] for part in parts), is_stack=False)
+
+    def _pack(
+        self, matrices: Sequence[Sequence[Stored]], num_rows: int, *, is_stack: bool
+    ) -> PackedTensor | None:
+        """Return the tiles of matrices ``[num_rows, K]``, each given by runs of its rows."""
+        dtype, num_columns = stored_dtype(matrices[0][0]), matrices[0][0].shape[1]
         number = self._module.DTYPES.get(dtype.name, (-1,))[0]
-        num_rows = sum(part.shape[0] for part in parts)
         num_bytes = self._module.packed_bytes(num_rows, number, num_columns)
         if num_bytes < 0:
             return None
-        data = self._arena.take(num_bytes)
-        self._module.pack_tiles(data, [stored_rows(part) for part in parts], number, num_columns)
-        return PackedTensor(dtype, (num_rows, num_columns), TILE16, data)
+        data = self._arena.take(len(matrices) * num_bytes)
+        for i, runs in enumerate(matrices):
+            tiles = data[i * num_bytes : (i + 1) * num_bytes]
+            rows = [stored_rows(run) for run in runs]
+            self._module.pack_tiles(tiles, rows, number, num_columns)
+        shape = (len(matrices), num_rows, num_columns) if is_stack else (num_rows, num_columns)
+        return PackedTensor(dtype, shape, TILE16, data)
 
 
 def _is_counted(dtype: Any) -> bool:

@@ -116,6 +116,7 @@ CASES = (
             f"{name}_{act}": _packed(name, (2, 256), 18, act=act, has_bias=True)
             for name in _BLOCKS
             for act in ("none", "q8")
+            if act == "none" or DTYPES[name].has_codes
         },
         "packed_linear",
         op_class="linear",
@@ -138,6 +139,7 @@ CASES = (
             f"{name}_tokens_{act}": _packed(name, (33, 768), 100, act=act)
             for name in _BLOCKS
             for act in ("none", "q8")
+            if act == "none" or DTYPES[name].has_codes
         },
         "packed_linear",
         op_class="linear",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.ops.block_formats import FORMATS
-from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, DType, dtype_of
+from pyvt.tensor.dtype import BLOCK_FORMATS, DTYPES, SCALED_BLOCKS, DType, dtype_of
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.op_cases.case import SELF, Inputs, MakeInputs, normal, rows
 from pyvt.testing.random_blocks import random_weight
@@ -28,10 +28,22 @@ def edge_weight(rng: np.random.Generator, dtype: DType) -> QuantTensor:
         edges["e"] = np.array(_EDGE_E8M0, np.uint8)[:, None]
     elif dtype.name == "nvfp4":
         edges["sc"] = np.array(_EDGE_UE4M3, np.uint8)[:, None, None]
+    elif dtype in SCALED_BLOCKS:
+        _set_scaled_edges(fields, edges)
     else:
         fields["d"][2:4] = 1
         edges["d"] = np.array(_EDGE_F16, np.uint16).view(np.float16)[:, None]
     return weight
+
+
+def _set_scaled_edges(fields: Any, edges: Any) -> None:
+    """Set scales of 1 where all bits are set or clear, and the edges; 16 - zero is at most 16."""
+    fields["scale"][2:4] = 1
+    edges["scale"] = np.array(_EDGE_F16, np.uint16).view(np.float16)[:, None]
+    if "raised" in fields.dtype.names:
+        fields["raised"][3] = 16
+    if "sc" in fields.dtype.names:
+        edges["sc"][2] = np.resize(np.arange(256), edges["sc"][2].shape)
 
 
 def _name_of(plain: "np.dtype[Any]") -> str:
@@ -168,6 +180,7 @@ CASES = (
             f"{dtype.name}_{act}": _linear(dtype, act, (2, 256), 4)
             for dtype in BLOCK_FORMATS
             for act in ("none", "q8")
+            if act == "none" or dtype.has_codes
         }
         | {
             "one_none": _linear(_Q4_0, "none", (1, 32), 1),

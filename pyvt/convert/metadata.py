@@ -1,0 +1,90 @@
+"""The metadata of a GGUF file, from a model's config: one table of keys, and more by family.
+
+A row is a key behind the architecture's prefix and the value of a config; None leaves the key out.
+
+Source: ``gguf.constants.Keys``; the converter of llama.cpp.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pyvt.config.model import ModelConfig
+from pyvt.config.rope import RopeConfig
+from pyvt.errors import UnsupportedError
+from pyvt.layers.rotary import inverse_frequencies
+
+Value = Callable[[ModelConfig], Any]
+
+QUANTIZATION_VERSION = 2
+ROPE_FREQS = "rope_freqs.weight"
+# Files of this many entries hold the rope's divisors; llama3 has no name of its own in GGUF.
+_SCALED = ("linear", "yarn")
+
+
+def _scaling(value: Callable[[RopeConfig], Any], *types: str) -> Value:
+    """Return a row's value for some types of RoPE scaling, None for the others."""
+    return lambda config: value(config.rope) if config.rope.rope_type in types else None
+
+
+def _attention_factor(rope: RopeConfig) -> float | None:
+    """Return what readers multiply yarn's own factor of cos and sin by, None for 1."""
+    own = 1.0 if rope.factor <= 1 else 0.1 * float(np.log(rope.factor)) + 1.0
+    ratio = rope.attention_factor / own
+    return None if abs(ratio - 1) < 1e-6 else ratio
+
+
+KEYS: Mapping[str, Value] = {
+    "vocab_size": lambda config: config.vocab_size,
+    "block_count": lambda config: config.num_layers,
+    "context_length": lambda config: config.max_position_embeddings,
+    "embedding_length": lambda config: config.hidden_size,
+    "feed_forward_length": lambda config: config.intermediate_size,
+    "attention.head_count": lambda config: config.num_heads,
+    "attention.head_count_kv": lambda config: config.num_kv_heads,
+    "attention.key_length": lambda config: config.head_dim,
+    "attention.value_length": lambda config: config.head_dim,
+    "attention.layer_norm_rms_epsilon": lambda config: float(config.rms_norm_eps),
+    "rope.dimension_count": lambda config: config.rope.rotary_dim,
+    "rope.freq_base": lambda config: float(config.rope.theta),
+    "rope.scaling.type": _scaling(lambda rope: rope.rope_type, *_SCALED),
+    "rope.scaling.factor": _scaling(lambda rope: float(rope.factor), *_SCALED),
+    "rope.scaling.original_context_length": _scaling(
+        lambda rope: rope.original_max_position_embeddings, "yarn"
+    ),
+    "rope.scaling.yarn_beta_fast": _scaling(lambda rope: float(rope.beta_fast), "yarn"),
+    "rope.scaling.yarn_beta_slow": _scaling(lambda rope: float(rope.beta_slow), "yarn"),
+    "rope.scaling.attn_factor": _scaling(_attention_factor, "yarn"),
+}
+# Keys of one family, on top of those of all.
+FAMILY_KEYS: Mapping[str, Mapping[str, Value]] = {}
+
+
+def model_metadata(config: ModelConfig) -> dict[str, Any]:
+    """Return the keys of a model's architecture with their values.
+
+    Raises UnsupportedError for a model that GGUF has no keys for.
+    """
+    if any(window is not None for window in config.sliding_windows):
+        raise UnsupportedError(
+            "[quantize] sliding_window: expected full attention in every layer, got windows, for "
+            f"which {config.family} files have no keys"
+        )
+    if config.rope.rope_type == "yarn" and not config.rope.truncate:
+        raise UnsupportedError(
+            "[quantize] rope_parameters.truncate: expected true for yarn, got false, for which "
+            "GGUF has no key"
+        )
+    rows = {**KEYS, **FAMILY_KEYS.get(config.family, {})}
+    values = {f"{config.family}.{key}": value(config) for key, value in rows.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def rope_divisors(config: ModelConfig) -> "np.ndarray[Any, np.dtype[np.float32]] | None":
+    """Return the content of ``rope_freqs.weight``, ``[R/2]`` divisors, None where none is due."""
+    rope = config.rope
+    if rope.rope_type != "llama3":
+        return None
+    plain = rope.theta ** -(np.arange(0, rope.rotary_dim, 2) / rope.rotary_dim)
+    return (plain / inverse_frequencies(rope)).astype(np.float32)

@@ -1,0 +1,133 @@
+"""Router, experts and the shared expert on the reference: what the cases do not say, refusals."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyvt import ops
+from pyvt.errors import ConfigError, DTypeError, PyvtError, ShapeError
+from pyvt.ops.packed_layouts import pack_tiles
+from pyvt.tensor.dtype import Q8_0
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.testing.random_blocks import random_weight
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((3, 8), np.float32)
+IDS = np.array([[0, 2], [3, 1], [2, 3]], np.int32)
+SHARES = np.full((3, 2), 0.5, np.float32)
+WIDE = RNG.standard_normal((4, 5, 8), np.float32)
+NARROW = RNG.standard_normal((4, 8, 5), np.float32)
+LOGITS = np.array([[1.0, 3.0, 2.0, 3.0]], np.float32)
+
+
+def _experts(**changes: Any) -> Any:
+    call: dict[str, Any] = {
+        "x": X,
+        "expert_ids": IDS,
+        "expert_weights": SHARES,
+        "gate": WIDE,
+        "up": WIDE,
+        "down": NARROW,
+    }
+    return ops.fused_experts(**(call | changes))
+
+
+def test_equal_logits_go_by_the_lowest_id() -> None:
+    weights, ids = ops.router_topk(LOGITS, 3, renormalize=True)
+
+    assert ids.tolist() == [[1, 3, 2]]
+    assert weights[0, 0] == weights[0, 1] > weights[0, 2]
+    assert weights.sum() == pytest.approx(1)
+
+
+def test_weights_as_they_are_are_shares_of_all_experts() -> None:
+    weights, _ = ops.router_topk(LOGITS, 2, renormalize=False)
+
+    want = np.exp(3.0) / np.exp(LOGITS).sum()
+    np.testing.assert_allclose(weights, [[want, want]], rtol=1e-6)
+
+
+def test_nan_is_the_last_choice_and_shows_in_the_weights() -> None:
+    logits = np.array([[np.nan, 1.0, 2.0]], np.float32)
+
+    weights, ids = ops.router_topk(logits, 3, renormalize=True)
+
+    assert ids.tolist() == [[2, 1, 0]]
+    assert np.isnan(weights).all()
+
+
+def test_each_token_gets_what_it_gets_alone() -> None:
+    together = _experts()
+
+    for t in range(3):
+        row = slice(t, t + 1)
+        alone = _experts(x=X[row], expert_ids=IDS[row], expert_weights=SHARES[row])
+        np.testing.assert_allclose(together[row], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_stack_gives_the_same_plain_packed_or_in_blocks() -> None:
+    rng = np.random.default_rng(1)
+    gate, up = (random_weight(rng, Q8_0, 4, 32, 64) for _ in range(2))
+    down, x = random_weight(rng, Q8_0, 4, 64, 32), rng.standard_normal((3, 64), np.float32)
+    forms: list[Callable[[QuantTensor], Any]] = [lambda w: w, pack_tiles, ops.dequantize]
+
+    blocks, tiles, plain = (
+        _experts(x=x, gate=form(gate), up=form(up), down=form(down)) for form in forms
+    )
+
+    assert blocks.tobytes() == tiles.tobytes()
+    np.testing.assert_allclose(plain, blocks, rtol=1e-5, atol=1e-6)
+
+
+def test_shared_expert_is_added_by_its_gate() -> None:
+    gate = np.array([[-100.0], [0.0], [100.0]], np.float32)
+    out = X.copy()
+
+    returned = ops.add_shared_expert(out, np.ones_like(X), gate, out=out)
+
+    assert returned is out
+    np.testing.assert_allclose(out - X, np.repeat([[0.0], [0.5], [1.0]], 8, axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: ops.router_topk(LOGITS, 5, renormalize=True), ShapeError, "at most E=4, got 5"),
+        (lambda: ops.router_topk(LOGITS, 0, renormalize=True), ShapeError, "of at least 1"),
+        (lambda: ops.router_topk(LOGITS[0], 1, renormalize=True), ShapeError, "dims [T E]"),
+        (lambda: _experts(expert_ids=IDS + 1), ShapeError, "values in [0, 4), got 4"),
+        (lambda: _experts(expert_ids=IDS - 1), ShapeError, "values in [0, 4), got -1"),
+        (lambda: _experts(expert_ids=SHARES), DTypeError, "expected i32|i64, got float32"),
+        (lambda: _experts(expert_weights=SHARES[:, :1]), ShapeError, "expected K=2, got 1"),
+        (lambda: _experts(up=WIDE[:3]), ShapeError, "up: expected E=4, got 3"),
+        (lambda: _experts(down=WIDE), ShapeError, "down: expected H=8, got 5"),
+        (lambda: _experts(gate=WIDE[0]), ShapeError, "gate: expected dims [E I H]"),
+        (
+            lambda: _experts(gate=PackedTensor(Q8_0, (17, 32), "tile16", np.zeros(1088, "u1"))),
+            ShapeError,
+            "gate: expected dims [E I H]",
+        ),
+        (lambda: _experts(act="q4"), ConfigError, "'q4' is unknown; valid names: none, q8"),
+        (lambda: _experts(out=X), ShapeError, "out: expected memory apart from x"),
+        (
+            lambda: ops.add_shared_expert(X, X, X),
+            ShapeError,
+            "gate: expected 1=1, got 8",
+        ),
+        (
+            lambda: ops.add_shared_expert(X, X.astype(np.float16), X[:, :1]),
+            DTypeError,
+            "shared: expected float32 as routed, got float16",
+        ),
+    ],
+)
+def test_moe_bad_argument_is_refused(
+    call: Callable[[], object], error: type[PyvtError], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+
+    assert text in str(caught.value)
