@@ -155,7 +155,7 @@ class EngineCore:
         if scheduled.draft_token_ids:
             self.stats.record_drafts(scheduled, answer)
         times = (start, scheduled_at, executed_at, self.clock())
-        self.stats.record_step(times, scheduled, outputs, self.scheduler.stats())
+        self.stats.record_step(times, scheduled, outputs)
         if self._deadlines:
             self._forget_deadlines(o.request_id for o in outputs if o.finish_reason is not None)
         return expired + outputs if expired else outputs

@@ -4,12 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pyvt.messages import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-from pyvt.scheduler import SchedulerStats
 
 
 @dataclass(slots=True, kw_only=True)
 class StepStats:
-    """One step: where its time went, what it ran, and the queues after it."""
+    """One step: where its time went, and what it ran."""
 
     schedule_ms: float
     execute_ms: float
@@ -17,7 +16,6 @@ class StepStats:
     num_reqs: int
     num_scheduled_tokens: int
     num_sampled_tokens: int
-    scheduler: SchedulerStats
 
     @property
     def step_ms(self) -> float:
@@ -66,7 +64,6 @@ class EngineStats:
         times_s: tuple[float, float, float, float],
         scheduled: SchedulerOutput,
         outputs: list[EngineCoreOutput],
-        queues: SchedulerStats,
     ) -> None:
         """Add a step; ``times_s`` is the clock at its start and after each of its three parts."""
         start, scheduled_at, executed_at, updated_at = times_s
@@ -82,7 +79,6 @@ class EngineStats:
             num_reqs=len(scheduled.num_scheduled_tokens),
             num_scheduled_tokens=scheduled.total_num_scheduled_tokens,
             num_sampled_tokens=num_sampled,
-            scheduler=queues,
         )
 
     def record_finished(self, reasons: list[str]) -> None:

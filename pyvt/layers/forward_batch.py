@@ -13,7 +13,7 @@ LayerCache = tuple[Array, Array]
 NO_SLOTS: Array = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ForwardBatch:
     """The indices of a step; tokens of a request lie side by side, in order.
 

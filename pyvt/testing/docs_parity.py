@@ -179,6 +179,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="JSON-Schema-Test-Suite, draft 2020-12: no invalid document is let through unsaid",
+        command="pytest tests/structured/test_schema_suite.py",
+        label="PASS",
+    ),
+    Capability(
         name="Speculative decoding by prompt lookup: the same tokens as without",
         command="pytest tests/spec_decode tests/engine/test_speculative.py",
         label="PASS",
@@ -188,6 +193,11 @@ CAPABILITIES = (
         "shutdown; n answers",
         command="pytest tests/engine/test_engine_thread.py tests/engine/test_async_llm.py "
         "tests/engine/test_llm_engine.py",
+        label="PASS",
+    ),
+    Capability(
+        name="10,000 requests one after another leave the resident size as it is",
+        command="python -m benchmarks.bench_engine --only memory",
         label="PASS",
     ),
     Capability(

@@ -9,7 +9,6 @@ Dims: C rows, G cache groups, V vocabulary.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,28 +94,49 @@ class LogitsRow(NamedTuple):
 
     def position(self, rows: "InputBatch") -> int:
         """Return the position in the sequence of the token that is chosen here."""
-        return int(rows.num_tokens[self.request.row]) + len(self.ahead)
+        return rows.num_tokens[self.request.row] + len(self.ahead)
 
     def num_output(self, rows: "InputBatch") -> int:
         """Return the tokens generated before the one that is chosen here, drafts included."""
         return self.position(rows) - self.request.num_prompt_tokens
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
+class DecodeArrays:
+    """Index arrays of a step in which each request had one token; see ``ForwardBatch``.
+
+    Attributes:
+        next_places: positions of the step behind it, where all requests go on.
+        num_appends: ``InputBatch.num_appends`` when ``block_tables`` was made.
+    """
+
+    next_places: list[int]
+    num_appends: int
+    positions: Array
+    seq_lens: Array
+    slot_mapping: Array
+    block_tables: Array
+
+
+@dataclass(slots=True, eq=False)
 class RowGroup:
     """The requests of a step: those of the next step too, while the same ones decode.
 
     Attributes:
         request_ids: their ids, in the order of the step.
         requests: what is known of each.
-        row_ids: ``[R]`` i64, the rows of them.
+        rows: the index of each.
+        row_ids: the same, ``[R]`` i64.
         wanted: a row of logits of each.
+        last: arrays of the last step, where each request had one token in it.
     """
 
     request_ids: tuple[str, ...]
     requests: tuple[RequestRow, ...]
+    rows: list[int]
     row_ids: Array
     wanted: tuple[LogitsRow, ...]
+    last: DecodeArrays | None = None
 
 
 def _ids(values: Iterable[int]) -> Array:
@@ -145,10 +165,12 @@ class InputBatch:
 
     Attributes:
         token_ids: ``[C, max_model_len + 1]`` i64, prompt and generated tokens.
-        num_tokens: ``[C]`` i64, known tokens of a row.
-        num_computed_tokens: ``[C]`` i64, tokens whose K and V are in the cache.
+        num_tokens: C counts, known tokens of a row. The counts are lists: a few at a time are read
+            and written, and an array operation costs more than a few.
+        num_computed_tokens: C counts, tokens whose K and V are in the cache.
         block_tables: ``[G, C, max_blocks]`` i32, one table for each cache group.
         num_blocks: ``[G, C]`` i64, used entries of a block table.
+        num_appends: how often blocks were appended to any table.
         temperature, top_p, min_p, repetition, presence, frequency: ``[C]`` f64.
         top_k: ``[C]`` i32.
         seeds: ``[C]`` u64.
@@ -166,8 +188,8 @@ class InputBatch:
         self.vocab_size = vocab_size
         self.block_size = block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int64)
-        self.num_tokens = np.zeros(max_num_seqs, np.int64)
-        self.num_computed_tokens = np.zeros(max_num_seqs, np.int64)
+        self.num_tokens = [0] * max_num_seqs
+        self.num_computed_tokens = [0] * max_num_seqs
         max_blocks = cdiv(max_model_len, block_size)
         self.block_tables = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int64)
@@ -181,6 +203,7 @@ class InputBatch:
         self.seeds = np.zeros(max_num_seqs, np.uint64)
         self._requests: dict[str, RequestRow] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self.num_appends = 0
         self._group: RowGroup | None = None
 
     def __len__(self) -> int:
@@ -261,15 +284,13 @@ class InputBatch:
         ids = tuple(request_ids)
         if self._group is None or self._group.request_ids != ids:
             requests = tuple([self._requests[request_id] for request_id in ids])
-            self._group = RowGroup(
-                ids,
-                requests,
-                np.array([request.row for request in requests], np.int64),
-                tuple(map(LogitsRow, requests)),
-            )
+            rows = [request.row for request in requests]
+            wanted = tuple(map(LogitsRow, requests))
+            self._group = RowGroup(ids, requests, rows, np.array(rows, np.int64), wanted)
         return self._group
 
     def _append_blocks(self, row: int, block_ids: BlockIds) -> None:
+        self.num_appends += 1
         for group, ids in enumerate(block_ids):
             start = int(self.num_blocks[group, row])
             self.block_tables[group, row, start : start + len(ids)] = ids
@@ -277,31 +298,25 @@ class InputBatch:
 
     def append_sampled(self, sampled: Mapping[str, tuple[int, ...]]) -> None:
         """Append the tokens that a step sampled, by request id, to their rows."""
-        if not sampled:
-            return
-        group = self.group(sampled)
-        row_ids = group.row_ids
-        places = self.num_tokens[row_ids]
-        tokens = list(chain.from_iterable(sampled.values()))
-        if len(tokens) > len(row_ids):
-            counts = list(map(len, sampled.values()))
-            row_ids = np.repeat(row_ids, counts)
-            places = np.repeat(places, counts)
-            places += [i for count in counts for i in range(count)]
-        self.token_ids[row_ids, places] = tokens
-        places += 1
-        self.num_tokens[row_ids] = places
-        for request in group.requests:
+        for request_id, token_ids in sampled.items():
+            request = self._requests[request_id]
+            row = request.row
+            start = self.num_tokens[row]
+            end = self.num_tokens[row] = start + len(token_ids)
+            if end == start + 1:
+                self.token_ids[row, start] = token_ids[0]
+            else:
+                self.token_ids[row, start:end] = token_ids
             if request.output_counts is not None:
-                np.add.at(request.output_counts, list(sampled[request.request_id]), 1)
+                np.add.at(request.output_counts, list(token_ids), 1)
             if request.matcher is not None:
-                request.matcher.advance(sampled[request.request_id])
+                request.matcher.advance(token_ids)
 
     def place_drafts(self, drafts: Mapping[str, tuple[int, ...]]) -> None:
         """Write drafts behind the tokens of their rows; they are no tokens of the rows."""
         for request_id, token_ids in drafts.items():
             row = self._requests[request_id].row
-            start = int(self.num_tokens[row])
+            start = self.num_tokens[row]
             self.token_ids[row, start : start + len(token_ids)] = token_ids
 
     def known_tokens(self, request: RequestRow) -> Array:

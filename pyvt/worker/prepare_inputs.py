@@ -12,7 +12,7 @@ import numpy as np
 from pyvt.layers.forward_batch import NO_SLOTS, ForwardBatch, LayerCache
 from pyvt.mathutil import cdiv
 from pyvt.messages import StateSlots
-from pyvt.worker.input_batch import InputBatch, LogitsRow, RequestRow, RowGroup
+from pyvt.worker.input_batch import DecodeArrays, InputBatch, LogitsRow, RequestRow, RowGroup
 
 Array = np.ndarray[Any, Any]
 NO_DRAFTS: Mapping[str, tuple[int, ...]] = {}
@@ -56,9 +56,9 @@ def prepare_inputs(
         saved = np.array([slots.saves[0][1] for slots in states], np.int32)
         return _one_token_each(rows, group, kv_caches, layer_groups, (initial_slots, saved))
     num_new = np.fromiter(num_scheduled_tokens.values(), np.int64, len(requests))
-    computed = rows.num_computed_tokens[row_ids]
+    computed = np.array([rows.num_computed_tokens[row] for row in group.rows], np.int64)
     seq_lens = computed + num_new
-    num_known = rows.num_tokens[row_ids]
+    num_known = np.array([rows.num_tokens[row] for row in group.rows], np.int64)
     if drafts:
         num_drafts = [len(drafts.get(r.request_id, ())) for r in requests]
         num_known = num_known + np.array(num_drafts, np.int64)
@@ -105,32 +105,30 @@ def _one_token_each(
     layer_groups: tuple[int, ...],
     slots: tuple[Array, Array],
 ) -> StepInputs:
-    """Return the inputs of a decode step: the same in half as many array operations.
+    """Return the inputs of a decode step: the same in few array operations.
 
     A step streams all weights through the caches, so each of them starts cold.
     """
-    row_ids, num_reqs, block_size = group.row_ids, len(group.requests), rows.block_size
-    positions = rows.num_computed_tokens[row_ids]
-    seq_lens = positions + 1
-    lengths, known = seq_lens.tolist(), rows.num_tokens[row_ids].tolist()
+    num_reqs = len(group.requests)
+    places = [rows.num_computed_tokens[row] for row in group.rows]
+    known = [rows.num_tokens[row] for row in group.rows]
+    arrays = group.last = _decode_arrays(rows, group, places)
     starts = np.arange(num_reqs + 1, dtype=np.int32)
     ends, wanted = starts[:num_reqs], group.wanted
-    if lengths != known:
+    if arrays.next_places != known:
+        lengths = arrays.next_places
         assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
         ends = np.flatnonzero(np.equal(lengths, known)).astype(np.int32)
         wanted = tuple([group.wanted[i] for i in ends])
-    max_seq_len = max(lengths)
-    entries, offsets = np.divmod(positions, block_size)
-    blocks = rows.block_tables[:, row_ids, entries].astype(np.int64)
     batch = ForwardBatch(
         num_tokens=num_reqs,
         num_reqs=num_reqs,
         max_seqlen_q=1,
-        max_seq_len=max_seq_len,
-        positions=positions,
-        slot_mapping=blocks * block_size + offsets,
-        block_tables=rows.block_tables[:, row_ids, : cdiv(max_seq_len, block_size)],
-        seq_lens=seq_lens.astype(np.int32),
+        max_seq_len=max(arrays.next_places),
+        positions=arrays.positions,
+        slot_mapping=arrays.slot_mapping,
+        block_tables=arrays.block_tables,
+        seq_lens=arrays.seq_lens,
         cu_seqlens_q=starts,
         logits_indices=ends,
         kv_caches=kv_caches,
@@ -139,7 +137,7 @@ def _one_token_each(
         state_slots=slots[1],
     )
     return StepInputs(
-        input_ids=rows.token_ids[row_ids, positions],
+        input_ids=rows.token_ids[group.row_ids, arrays.positions],
         batch=batch,
         requests=group.requests,
         wanted=wanted,
@@ -155,6 +153,37 @@ def _state_slots(states: Sequence[StateSlots], cu_seqlens_q: Array) -> Array:
         for count, slot in state.saves:
             slots[start + count - 1] = slot
     return slots
+
+
+def _decode_arrays(rows: InputBatch, group: RowGroup, places: list[int]) -> DecodeArrays:
+    """Return the arrays of a step with a token of each request, at ``places``.
+
+    Where all requests go on in the blocks that they have, they are those of the last step and one.
+    """
+    last, block_size = group.last, rows.block_size
+    is_next = last is not None and last.next_places == places
+    is_in_blocks = is_next and all([place % block_size for place in places])
+    if last is not None and is_in_blocks and last.num_appends == rows.num_appends:
+        return DecodeArrays(
+            next_places=[place + 1 for place in places],
+            num_appends=last.num_appends,
+            positions=last.positions + 1,
+            seq_lens=last.seq_lens + 1,
+            slot_mapping=last.slot_mapping + 1,
+            block_tables=last.block_tables,
+        )
+    positions = np.array(places, np.int64)
+    entries, offsets = np.divmod(positions, block_size)
+    blocks = rows.block_tables[:, group.row_ids, entries].astype(np.int64)
+    num_blocks = cdiv(max(places) + 1, block_size)
+    return DecodeArrays(
+        next_places=[place + 1 for place in places],
+        num_appends=rows.num_appends,
+        positions=positions,
+        seq_lens=(positions + 1).astype(np.int32),
+        slot_mapping=blocks * block_size + offsets,
+        block_tables=rows.block_tables[:, group.row_ids, :num_blocks],
+    )
 
 
 def _wanted(

@@ -107,7 +107,7 @@ def test_tied_table_is_kept_once_as_packed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells")
 def test_engine_keeps_no_page_of_the_file_of_a_tied_model(tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path / "m", is_tied=True)
+    folder = write_tiny_model(tmp_path / "m", tie_word_embeddings=True)
 
     engine = build_engine(engine_config(str(folder), backend="cpu", max_model_len=32))
     engine.add_request("r", [1, 2, 3], SamplingParams(max_tokens=4, ignore_eos=True))

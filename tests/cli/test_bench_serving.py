@@ -57,8 +57,8 @@ def test_bench_latency_as_json(run_command: RunCommand, use_engine: Any, model: 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("throughput", "--request-rate", "0"), "request_rate: expected more than 0"),
-        (("throughput", "--request-rate", "nan"), "request_rate: expected more than 0"),
+        (("throughput", "--request-rate", "0"), "--request-rate: expected more than 0"),
+        (("throughput", "--request-rate", "nan"), "--request-rate: expected more than 0"),
         (("throughput", "--request-rate", "5", "--concurrency", "2"), "choose one loop"),
         (("latency", "--dataset", "sharegpt"), "sharegpt"),
         (("latency", "--input-len", "390", "--output-len", "64"), "context of 400"),

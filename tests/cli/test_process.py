@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tiny_files import write_talker
+from tests.engine.tiny_model import write_tiny_model
 
 PYVT = (sys.executable, "-m", "pyvt")
 LONG = ("--raw", "--ignore-eos", "--max-new-tokens", "480")
@@ -29,6 +30,13 @@ IN_TERMINAL = (
 def talker(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> str:
     """The folder of a tiny Qwen3 that talks nonsense."""
     return str(write_talker(tmp_path_factory.mktemp("talker"), qwen3_tokenizer_dir))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny model whose tokens are bytes, which loads at once."""
+    folder = tmp_path_factory.mktemp("bytes")
+    return str(write_tiny_model(folder, max_position_embeddings=512))
 
 
 @dataclass
@@ -79,8 +87,8 @@ def chat_terminal(talker: str, repo: Path, tmp_path: Path) -> Iterator[Terminal]
     os.close(ours)
 
 
-def test_generate_json_in_a_process(talker: str, repo: Path) -> None:
-    command = [*PYVT, "generate", "-m", talker, "--max-new-tokens", "3", "--ignore-eos", "--json"]
+def test_generate_json_in_a_process(model: str, repo: Path) -> None:
+    command = [*PYVT, "generate", "-m", model, "--max-new-tokens", "3", "--ignore-eos", "--json"]
 
     done = subprocess.run([*command], input=b"Hello\n", capture_output=True, cwd=repo, check=True)
 
@@ -90,9 +98,9 @@ def test_generate_json_in_a_process(talker: str, repo: Path) -> None:
     assert facts["metrics"]["decode_tokens_per_s"] > 0
 
 
-def test_generate_ctrl_c_in_a_process(talker: str, repo: Path) -> None:
+def test_generate_ctrl_c_in_a_process(model: str, repo: Path) -> None:
     with subprocess.Popen(
-        [*PYVT, "generate", "-m", talker, *LONG, "x"],
+        [*PYVT, "generate", "-m", model, *LONG, "x"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -129,19 +137,19 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_with_130(module: str, re
     assert (done.returncode, done.stderr) == (130, b"error: interrupted\n")
 
 
-def test_generate_endless_input_is_refused(talker: str, repo: Path) -> None:
+def test_generate_endless_input_is_refused(model: str, repo: Path) -> None:
     with Path("/dev/zero").open("rb") as zero:
         done = subprocess.run(
-            [*PYVT, "generate", "-m", talker], stdin=zero, capture_output=True, cwd=repo
+            [*PYVT, "generate", "-m", model], stdin=zero, capture_output=True, cwd=repo
         )
 
     assert done.returncode == 2
     assert b"stdin: expected at most 8 MiB, got more" in done.stderr
 
 
-def test_generate_reader_that_leaves_in_a_process(talker: str, repo: Path) -> None:
+def test_generate_reader_that_leaves_in_a_process(model: str, repo: Path) -> None:
     with subprocess.Popen(
-        [*PYVT, "generate", "-m", talker, *LONG, "x"],
+        [*PYVT, "generate", "-m", model, *LONG, "x"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

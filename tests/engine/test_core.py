@@ -162,5 +162,6 @@ def test_core_counts_steps_tokens_and_ends() -> None:
     assert core.stats.num_finished == {"length": 1, "abort": 1}
     last = core.stats.last_step
     assert last is not None
-    assert (last.num_reqs, last.num_sampled_tokens, last.scheduler.num_running) == (2, 2, 1)
+    assert (last.num_reqs, last.num_sampled_tokens) == (2, 2)
+
     assert last.step_ms >= last.execute_ms >= 0

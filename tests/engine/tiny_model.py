@@ -42,14 +42,14 @@ def write_tiny_model(
     has_tokenizer: bool = True,
     spoiled: str | None = None,
     generation_config: dict[str, Any] | None = None,
-    is_tied: bool = False,
     config: dict[str, Any] = CONFIG,
+    **settings: Any,
 ) -> Path:
     """Write the model, or another of its vocabulary.
 
-    ``spoiled`` names a tensor that is filled with NaN.
+    ``spoiled`` names a tensor of NaN, ``settings`` are those of its config.
     """
-    config = config | {"tie_word_embeddings": is_tied}
+    config = config | settings
     weights = ModelCase("engine", config).weights()
     if spoiled is not None:
         weights[spoiled] = np.full_like(weights[spoiled], np.nan)

@@ -381,6 +381,8 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "temperature": ({"temperature": -1}, 400, "temperature"),
     "n_zero": ({"n": 0}, 400, "n"),
     "n_large": ({"n": 10**9}, 400, "n"),
+    "n_over": ({"n": 129}, 400, "n"),
+    "n_below": ({"n": -1}, 400, "n"),
     "empty_stop": ({"stop": ""}, 400, "stop"),
     "bias_word": ({"logit_bias": {"AI": 1}}, 400, "logit_bias"),
     "bias_beyond": ({"logit_bias": {"260": 1}}, 400, "logit_bias"),
