@@ -43,7 +43,7 @@ _E8M0_NAN = 0xFF
 _E4M3_NAN = 0x7F
 _UE4M3_SIGN = 0x80
 # A layer with one of these has other tensors than the layers without.
-_MARKS = ("mlp.experts.",)
+_MARKS = ("mlp.experts.", "linear_attn.")
 _LAYER = re.compile(r"^model\.layers\.(\d+)\.", re.ASCII)
 
 

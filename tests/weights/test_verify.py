@@ -128,8 +128,9 @@ def test_verify_layer_that_is_not_there_is_found(tmp_path: Path, marked: str) ->
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])
-def test_verify_layers_with_experts_and_without_are_both_sound(tmp_path: Path, kind: str) -> None:
-    path = write_case(MODEL_CASES_BY_NAME["qwen3_moe_some_dense"], tmp_path, kind=kind)
+@pytest.mark.parametrize("name", ["qwen3_moe_some_dense", "qwen3_5", "qwen3_5_moe"])
+def test_verify_layers_of_several_kinds_are_sound(tmp_path: Path, kind: str, name: str) -> None:
+    path = write_case(MODEL_CASES_BY_NAME[name], tmp_path, kind=kind)
 
     assert list(verify_model(open_model(path))) == []
 
