@@ -161,11 +161,24 @@ class CachedRequestData(NamedTuple):
 
 
 class BlockCopy(NamedTuple):
-    """A block, or the state, of a cache group that is copied before a step."""
+    """A block of a cache group that is copied before a step."""
 
     group: int
     src: int
     dst: int
+
+
+class StateSlots(NamedTuple):
+    """Where the state of a request's linear attention is read and written in a step.
+
+    Attributes:
+        initial: slot of the state that the step goes on from, -1 for the empty one.
+        saves: which states are written: behind how many of the step's tokens, into which slot, in
+            order. The last is behind the last token.
+    """
+
+    initial: int
+    saves: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +196,7 @@ class SchedulerOutput:
         finished_request_ids: requests to forget before the step: finished, aborted or preempted.
             An id may be unknown to the worker, and may come again in ``new_requests``.
         block_copies: copies to make before the step, one after the other.
+        state_slots: of each request of the step, in a model with linear attention.
         transfers: what the KV connector asks of the worker, None without one.
     """
 
@@ -193,6 +207,7 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     finished_request_ids: frozenset[str] = frozenset()
     block_copies: tuple[BlockCopy, ...] = ()
+    state_slots: Mapping[str, StateSlots] = field(default_factory=dict)
     transfers: object | None = None
 
     @property

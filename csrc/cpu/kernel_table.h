@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cpu/attn_tile.h"
+#include "cpu/delta_tokens.h"
 #include "cpu/packed_format.h"
 #include "pyvt/check.h"
 #include "pyvt/dtype.h"
@@ -34,6 +35,9 @@ inline int float_index(const char* op, DType dtype) {
 using MapKernel = void (*)(void* out, const void* x, float scalar, int64_t n);
 // out, x, y, elements.
 using ZipKernel = void (*)(void* out, const void* x, const void* y, int64_t n);
+// Rows of n channels of one token; bias may be null.
+using ConvKernel = void (*)(void* out, const void* const* inputs, const void* const* taps,
+                            const float* bias, int num_taps, int64_t n);
 
 struct KernelTable {
   const char* isa;
@@ -57,6 +61,9 @@ struct KernelTable {
                                                        float eps, int64_t n);
   // norm.cpp: [x][residual]
   void (*add_rows[kNumFloats][kNumFloats])(void* residual, const void* x, int64_t n);
+  // norm.cpp: [gate][out]
+  void (*norm_gated[kNumFloats][kNumFloats])(void* out, const float* x, const void* gate,
+                                             const float* weight, float eps, int64_t n);
 
   // elementwise.cpp: [x], of two dtypes [x][y], cast [x][out]
   ZipKernel add[kNumFloats][kNumFloats];
@@ -70,6 +77,7 @@ struct KernelTable {
   MapKernel gelu[kNumFloats];
   ZipKernel silu_and_mul[kNumFloats];
   ZipKernel gelu_and_mul[kNumFloats];
+  ZipKernel sigmoid_gate[kNumFloats];
 
   // moe.cpp: f32 rows `stride` apart, by place, weighted and added in this order, to [out]; and
   // x + factor · y, [x]
@@ -96,6 +104,13 @@ struct KernelTable {
   void (*divide_row[kNumFloats])(void* out, const float* sums, float total, int64_t n);
   void (*merge_row[kNumFloats])(void* out, const void* a, const void* b, float weight_a,
                                 float weight_b, int64_t n);
+
+  // causal_conv.cpp: [x][weight]
+  ConvKernel convolve[kNumFloats][kNumFloats];
+
+  // gated_delta.cpp
+  void (*delta_tokens)(const DeltaTokens& run);
+  float (*dot)(const float* a, const float* b, int64_t n);
 
   // logits.cpp: f32 rows, count_nonfinite [x]
   float (*row_max)(const float* x, int64_t n);

@@ -8,8 +8,10 @@ import transformers
 from parity.oracles import (
     activation,
     attention,
+    causal_conv,
     elementwise,
     embedding,
+    gated_delta,
     kv_cache,
     linear,
     logprobs,
@@ -26,8 +28,10 @@ from parity.oracles.oracle import Oracle
 FAMILIES = (
     activation,
     attention,
+    causal_conv,
     elementwise,
     embedding,
+    gated_delta,
     kv_cache,
     linear,
     logprobs,

@@ -26,11 +26,16 @@ def _gated(name: str, activation: Activation) -> Oracle:
     return Oracle(f"{name}, torch.mul", run)
 
 
+def _sigmoid_gate(a: Arrays) -> Arrays:
+    return {"out": (wide(a["x"]) * wide(a["gate"]).sigmoid()).numpy()}
+
+
 ORACLES = {
     "relu": _map("torch.nn.functional.relu", F.relu),
     "sigmoid": _map("torch.nn.functional.sigmoid", F.sigmoid),
     "silu": _map("torch.nn.functional.silu", F.silu),
     "gelu": _map("torch.nn.functional.gelu(approximate='tanh')", _gelu_tanh),
+    "sigmoid_gate": Oracle("torch.sigmoid, torch.mul", _sigmoid_gate),
     "silu_and_mul": _gated("torch.nn.functional.silu", F.silu),
     "gelu_and_mul": _gated("torch.nn.functional.gelu(approximate='tanh')", _gelu_tanh),
 }

@@ -40,10 +40,16 @@ def _soft_cap(a: Arrays) -> Arrays:
     return {"out": (torch.tanh(wide(a["x"]) / a["cap"]) * a["cap"]).numpy()}
 
 
+def _take_columns(a: Arrays) -> Arrays:
+    columns = torch.from_numpy(a["columns"].astype(np.int64))
+    return {"out": torch.index_select(wide(a["x"]), -1, columns).numpy()}
+
+
 ORACLES = {
     "add": Oracle("torch.add", _add),
     "mul": Oracle("torch.mul", _mul),
     "scale": Oracle("torch.mul", _scale),
     "cast": Oracle("torch.Tensor.to", _cast),
+    "take_columns": Oracle("torch.index_select", _take_columns),
     "soft_cap": Oracle("torch.div, torch.tanh, torch.mul", _soft_cap),
 }

@@ -12,7 +12,7 @@ from pyvt.engine.memory_plan import Plan, plan
 from pyvt.weights.resolve import open_model
 
 ENGINE_FIELDS = ("max_model_len",)
-CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "memory_fraction")
+CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "num_state_slots", "memory_fraction")
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens", "max_prefill_chunk")
 DEVICE_FIELDS = ("backend", "dtype", "expand", "act")
 _MIB = 1 << 20
@@ -58,6 +58,7 @@ def _text(made: Plan) -> str:
             f"{facts['num_blocks']} blocks of {facts['block_size']} tokens in {facts['kv_dtype']}, "
             f"{facts['kv_bytes_per_token']} bytes a token",
         ),
+        *_states(made),
         ("activations", _mib(made.activation_bytes), "of the largest step"),
         ("left", _mib(made.left_bytes), f"of {_mib(made.free_bytes).strip()} free"),
     ]
@@ -66,6 +67,15 @@ def _text(made: Plan) -> str:
         f"{facts['num_full_requests']} requests of {facts['max_model_len']} tokens fit at once"
     )
     return "\n".join(lines)
+
+
+def _states(made: Plan) -> list[tuple[str, str, str]]:
+    """Return the row of a model with linear attention."""
+    facts = made.as_dict()
+    if not made.state_bytes:
+        return []
+    note = f"{facts['num_state_slots']} of {facts['bytes_per_state']} bytes, one a request"
+    return [("states", _mib(made.state_bytes), f"{note}; the rest for snapshots")]
 
 
 def _mib(num_bytes: int) -> str:

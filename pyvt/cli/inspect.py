@@ -171,7 +171,7 @@ def _show_text(console: Console, title: str, text: str) -> None:
 def _summary(facts: dict[str, Any]) -> dict[str, str]:
     """Return the lines of the head: what is shown, and its value as text."""
     sizes, memory, tokenizer = facts["config"], facts["memory"], facts["tokenizer"]
-    rope, moe = facts["rope"], facts["moe"]
+    rope, moe, linear = facts["rope"], facts["moe"], facts["linear_attention"]
     kv_bytes = memory["kv_bytes_per_1k_tokens"]
     return {
         "model": facts["path"],
@@ -181,6 +181,7 @@ def _summary(facts: dict[str, Any]) -> dict[str, str]:
         "layers": f"{sizes['num_layers']}, hidden {sizes['hidden_size']}, "
         f"intermediate {sizes['intermediate_size']}",
         **({"experts": _experts_line(moe)} if moe else {}),
+        **(_linear_lines(linear) if linear else {}),
         "heads": f"{sizes['num_heads']} query, {sizes['num_kv_heads']} KV, "
         f"of {sizes['head_dim']} dims",
         "vocabulary": f"{sizes['vocab_size']:,}"
@@ -195,6 +196,17 @@ def _summary(facts: dict[str, Any]) -> dict[str, str]:
         f"{_size(memory['weights_f32_bytes'])} as f32",
         "KV per 1k tokens": ", ".join(f"{_size(n)} in {name}" for name, n in kv_bytes.items()),
     }
+
+
+def _linear_lines(linear: dict[str, Any]) -> dict[str, str]:
+    lines = {
+        "linear": f"{linear['num_layers']} layers, {linear['num_key_heads']} key heads of "
+        f"{linear['key_head_dim']} dims, {linear['num_value_heads']} value heads of "
+        f"{linear['value_head_dim']}; {_size(linear['bytes_per_state'])} a request"
+    }
+    if linear["num_mtp_layers"]:
+        lines["draft head"] = f"{linear['num_mtp_layers']} layer"
+    return lines
 
 
 def _experts_line(moe: dict[str, Any]) -> str:

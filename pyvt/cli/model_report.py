@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyvt.config import KVCacheSpec
+from pyvt.config import KVCacheSpec, StateSpec
 from pyvt.config.model import ModelConfig
 from pyvt.errors import RequestError
 from pyvt.models.registry import model_config
@@ -51,6 +51,7 @@ class ModelReport:
             "config": self.sizes(),
             "rope": asdict(self.config.rope),
             "moe": self.experts(),
+            "linear_attention": self.linear_attention(),
             "context": self.config.max_position_embeddings,
             "sliding_windows": self.windows(),
             "eos_token_ids": self.eos_token_ids(),
@@ -114,6 +115,24 @@ class ModelReport:
             "active_parameters": others + of_experts * moe.num_experts_per_tok // moe.num_experts,
         }
 
+    def linear_attention(self) -> dict[str, Any] | None:
+        """Return the layers with a state in place of KV and its bytes in f32; else None."""
+        linear = self.config.linear_attention
+        if linear is None:
+            return None
+        layer = StateSpec(
+            conv_shape=linear.conv_shape,
+            state_shape=linear.state_shape,
+            conv_dtype=F32,
+            state_dtype=F32,
+        )
+        num_layers = len(self.config.linear_layers)
+        return asdict(linear) | {
+            "num_layers": num_layers,
+            "bytes_per_state": num_layers * layer.nbytes,
+            "num_mtp_layers": self.config.num_mtp_layers,
+        }
+
     def windows(self) -> dict[str, int]:
         """Return how many layers have each sliding window; empty where all see every key."""
         windows = [window for window in self.config.sliding_windows if window is not None]
@@ -163,7 +182,8 @@ class ModelReport:
         layer = KVCacheSpec(
             num_kv_heads=self.config.num_kv_heads, head_dim=self.config.head_dim, dtype=dtype
         )
-        return layer.bytes_per_token * self.config.num_layers * TOKENS_OF_A_ROW
+        num_layers = self.config.num_layers - len(self.config.linear_layers)
+        return layer.bytes_per_token * num_layers * TOKENS_OF_A_ROW
 
 
 def read_tokenizer(files: ModelFiles) -> Tokenizer | None:

@@ -8,9 +8,12 @@ from pyvt.config.cache import (
     CacheConfig,
     CacheGroup,
     KVCacheSpec,
+    LayerSpec,
+    StateSpec,
     block_bytes,
     blocks_of_request,
     cache_groups,
+    state_bytes,
 )
 from pyvt.config.device import DeviceConfig, auto_act
 from pyvt.config.scheduler import SchedulerConfig
@@ -25,14 +28,19 @@ __all__ = [
     "DeviceConfig",
     "EngineConfig",
     "KVCacheSpec",
+    "LayerSpec",
     "SchedulerConfig",
     "SpeculativeConfig",
+    "StateSpec",
     "engine_config",
     "resolve",
 ]
 
 log = get_logger(__name__)
 
+# A request that runs writes one state and may read another; its snapshots take the rest.
+SLOTS_OF_REQUEST = 4
+MIN_STATE_SLOTS = 2
 LOGPROBS_MODES = ("raw_logprobs", "processed_logprobs")
 
 
@@ -131,16 +139,16 @@ class Caps:
         dtype: the dtype that those backends compute in unless told.
         num_cores: cores that this process may use.
         max_position_embeddings: context of the model.
-        kv_specs: what each layer keeps of a token.
+        kv_specs: what each layer keeps of a token, or of a request.
         bytes_per_position: bytes of tables with a row for each position of a request.
-        kv_budget_bytes: memory that KV blocks may take.
+        kv_budget_bytes: memory that KV blocks and states may take.
     """
 
     backends: tuple[str, ...]
     dtype: str
     num_cores: int
     max_position_embeddings: int
-    kv_specs: tuple[KVCacheSpec, ...]
+    kv_specs: tuple[LayerSpec, ...]
     bytes_per_position: int = 0
     kv_budget_bytes: int
 
@@ -152,8 +160,9 @@ def resolve(config: EngineConfig, caps: Caps) -> EngineConfig:
         ConfigError: an explicit setting cannot be met; the text has both numbers and remedies.
     """
     device = _resolve_device(config.device, caps)
-    max_model_len, num_blocks = _resolve_lengths(config, caps)
-    cache = replace(config.cache, num_blocks=num_blocks)
+    num_slots = _resolve_slots(config, caps)
+    max_model_len, num_blocks = _resolve_lengths(config, caps, num_slots)
+    cache = replace(config.cache, num_blocks=num_blocks, num_state_slots=num_slots)
     resolved = replace(config, max_model_len=max_model_len, cache=cache, device=device)
     for name, before, after in (
         ("backend", config.device.backend, device.backend),
@@ -162,6 +171,7 @@ def resolve(config: EngineConfig, caps: Caps) -> EngineConfig:
         ("act", config.device.act, device.act),
         ("max_model_len", config.max_model_len, max_model_len),
         ("num_blocks", config.cache.num_blocks, num_blocks),
+        ("num_state_slots", config.cache.num_state_slots if num_slots else num_slots, num_slots),
     ):
         if before == "auto":
             log.info("resolved %s=%s", name, after)
@@ -185,7 +195,32 @@ def _resolve_device(device: DeviceConfig, caps: Caps) -> DeviceConfig:
     )
 
 
-def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
+def _resolve_slots(config: EngineConfig, caps: Caps) -> int:
+    """Return the states that are kept at once: for all requests and some snapshots each.
+
+    They may take half of the memory for KV and states, or what one request of a length that was
+    asked for leaves, if that is less.
+    """
+    size, asked = state_bytes(caps.kv_specs), config.cache.num_state_slots
+    if not size:
+        if asked not in ("auto", 0):
+            raise ConfigError(
+                "[config] cache.num_state_slots: expected 'auto' for a model without linear "
+                f"attention, got {asked!r}",
+                field="cache.num_state_slots",
+            )
+        return 0
+    if asked != "auto":
+        return asked
+    room = caps.kv_budget_bytes // 2
+    if config.max_model_len != "auto" and config.cache.num_blocks == "auto":
+        need = _blocks_for(config, caps, config.max_model_len) + 1
+        room = min(room, caps.kv_budget_bytes - need * _room_bytes(config, caps))
+    wanted = config.scheduler.max_num_seqs * SLOTS_OF_REQUEST
+    return max(MIN_STATE_SLOTS, min(wanted, room // size - 1))
+
+
+def _resolve_lengths(config: EngineConfig, caps: Caps, num_slots: int) -> tuple[int, int]:
     """Return (max_model_len, num_blocks): one request of full length always fits the pool."""
     block_size = config.cache.block_size
     bytes_of_block = block_bytes(caps.kv_specs, block_size)
@@ -202,10 +237,9 @@ def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
         wanted = max_model_len
     if config.cache.num_blocks == "auto":
         full_load = config.scheduler.max_num_seqs * _blocks_for(config, caps, wanted)
-        # A pool of this size leaves room for the tables of a request that fills it, and for the
-        # block that stands for none.
-        room_bytes = bytes_of_block + block_size * caps.bytes_per_position
-        num_blocks = min(full_load, caps.kv_budget_bytes // room_bytes - 1)
+        # One block stands for none.
+        room = caps.kv_budget_bytes - (num_slots + 1) * state_bytes(caps.kv_specs)
+        num_blocks = min(full_load, room // _room_bytes(config, caps) - 1)
         num_blocks = max(0, num_blocks)
     else:
         num_blocks = config.cache.num_blocks
@@ -222,6 +256,12 @@ def _resolve_lengths(config: EngineConfig, caps: Caps) -> tuple[int, int]:
             field="max_model_len",
         )
     return wanted, num_blocks
+
+
+def _room_bytes(config: EngineConfig, caps: Caps) -> int:
+    """Return the bytes of a block and of its share of the tables of a request that fills a pool."""
+    size = config.cache.block_size
+    return block_bytes(caps.kv_specs, size) + size * caps.bytes_per_position
 
 
 def _blocks_for(config: EngineConfig, caps: Caps, num_tokens: int) -> int:

@@ -1,7 +1,11 @@
-"""The paged KV cache: its settings, what one layer needs of it, and how layers share blocks."""
+"""The paged KV cache: its settings, what one layer needs of it, and how layers share blocks.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+A layer with linear attention keeps a state of fixed size for each request instead.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyvt.errors import ConfigError
@@ -46,6 +50,49 @@ class KVCacheSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpec:
+    """What one layer with linear attention keeps for each request.
+
+    Attributes:
+        conv_shape: of the state of its convolution, ``(Kc − 1, C)``.
+        state_shape: of the state of its delta rule, ``(Hv, Dk, Dv)``.
+        conv_dtype: dtype of activations, which the former holds.
+        state_dtype: dtype of the latter, f32 or f64.
+    """
+
+    conv_shape: tuple[int, ...]
+    state_shape: tuple[int, ...]
+    conv_dtype: DType
+    state_dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state of one request."""
+        conv = self.conv_dtype.row_bytes(math.prod(self.conv_shape))
+        return conv + self.state_dtype.row_bytes(math.prod(self.state_shape))
+
+
+LayerSpec = KVCacheSpec | StateSpec
+
+
+def token_specs(specs: Sequence[LayerSpec]) -> tuple[KVCacheSpec, ...]:
+    """Return the specs of the layers that keep something of each token."""
+    return tuple(spec for spec in specs if isinstance(spec, KVCacheSpec))
+
+
+def with_kv_dtype(specs: Sequence[LayerSpec], dtype: DType) -> tuple[LayerSpec, ...]:
+    """Return specs whose keys and values have a dtype; states keep theirs."""
+    return tuple(
+        replace(spec, dtype=dtype) if isinstance(spec, KVCacheSpec) else spec for spec in specs
+    )
+
+
+def state_bytes(specs: Sequence[LayerSpec]) -> int:
+    """Return the bytes of the state of one request, over all layers; 0 where there are none."""
+    return sum(spec.nbytes for spec in specs if isinstance(spec, StateSpec))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheGroup:
     """Layers that share a block table.
 
@@ -54,8 +101,8 @@ class CacheGroup:
             state for each request, of a size that does not grow.
         layers: indices of the layers.
         window: tokens that a query of a sliding group sees, itself included; else 0.
-        snapshot_every: a state group keeps a copy of the state at multiples of this many tokens,
-            a multiple of the block size; else 0.
+        snapshot_every: a state group keeps the state behind every so many tokens of a prompt,
+            rounded up to whole blocks; 0 for never, and in other groups.
     """
 
     kind: GroupKind
@@ -86,22 +133,34 @@ class CacheGroup:
 FULL_GROUP = CacheGroup(kind="full")
 
 
-def cache_groups(specs: Sequence["KVCacheSpec"]) -> tuple[CacheGroup, ...]:
+def cache_groups(specs: Sequence[LayerSpec]) -> tuple[CacheGroup, ...]:
     """Return the groups of a model's layers; a block is one id for the layers of one group.
 
-    Groups have the same number of layers, so that a block takes the same memory in each and all
-    groups draw from one pool: that of the rarest kind. Where this would make more than
-    ``MAX_GROUPS`` groups, layers with a window keep every token as the others do.
+    Groups that keep something of each token have the same number of layers, so that a block takes
+    the same memory in each and all of them draw from one pool: that of the rarest kind. Where this
+    would make more than ``MAX_GROUPS`` groups, layers with a window keep every token as the others
+    do. All layers with a state are one group, the last; a snapshot of it takes as much memory as
+    the KV of the tokens between two.
     """
+    states = tuple(i for i, spec in enumerate(specs) if isinstance(spec, StateSpec))
+    groups = _token_groups({i: s for i, s in enumerate(specs) if isinstance(s, KVCacheSpec)})
+    if not states:
+        return groups
+    per_token = sum(spec.bytes_per_token for spec in token_specs(specs))
+    every = cdiv(state_bytes(specs), per_token) if per_token else 0
+    return (*groups, CacheGroup(kind="state", layers=states, snapshot_every=every))
+
+
+def _token_groups(specs: Mapping[int, KVCacheSpec]) -> tuple[CacheGroup, ...]:
     by_window: dict[int | None, list[int]] = {}
-    for layer, spec in enumerate(specs):
+    for layer, spec in specs.items():
         by_window.setdefault(spec.sliding_window, []).append(layer)
     size = min(map(len, by_window.values()), default=1)
     num_groups = sum(cdiv(len(layers), size) for layers in by_window.values())
-    if num_groups > MAX_GROUPS or len({spec.layer_shape for spec in specs}) > 1:
+    if num_groups > MAX_GROUPS or len({spec.layer_shape for spec in specs.values()}) > 1:
         if len(by_window) > 1:
             log.info("kv cache: layers with a window keep every token, to share one block table")
-        return (CacheGroup(kind="full", layers=tuple(range(len(specs)))),)
+        return (CacheGroup(kind="full", layers=tuple(specs)),)
     return tuple(
         CacheGroup(
             kind="full" if window is None else "sliding",
@@ -113,11 +172,15 @@ def cache_groups(specs: Sequence["KVCacheSpec"]) -> tuple[CacheGroup, ...]:
     )
 
 
-def block_bytes(specs: Sequence["KVCacheSpec"], block_size: int) -> int:
+def block_bytes(specs: Sequence[LayerSpec], block_size: int) -> int:
     """Return the bytes of one block of the pool: the layers of the largest group."""
-    groups = cache_groups(specs)
+    by_layer = {i: spec for i, spec in enumerate(specs) if isinstance(spec, KVCacheSpec)}
     return block_size * max(
-        (sum(specs[layer].bytes_per_token for layer in group.layers) for group in groups), default=0
+        (
+            sum(by_layer[layer].bytes_per_token for layer in group.layers)
+            for group in _token_groups(by_layer)
+        ),
+        default=0,
     )
 
 
@@ -138,9 +201,18 @@ class CacheConfig:
     num_blocks: int | Auto = field(
         default="auto", metadata={"help": "KV blocks of the pool; auto: what memory allows"}
     )
+    num_state_slots: int | Auto = field(
+        default="auto",
+        metadata={
+            "help": "states of linear attention: one for each request that runs, the others for "
+            "snapshots; auto: what memory allows"
+        },
+    )
     memory_fraction: float = field(
         default=0.6,
-        metadata={"help": "share of the memory left after the weights that KV blocks may take"},
+        metadata={
+            "help": "share of the memory left after the weights that KV blocks and states may take"
+        },
     )
     kv_dtype: str = field(
         default="auto",
@@ -166,12 +238,15 @@ class CacheConfig:
                 f"got {self.block_size!r}",
                 field="cache.block_size",
             )
-        if self.num_blocks != "auto" and not _is_count(self.num_blocks):
-            raise ConfigError(
-                "[config] cache.num_blocks: expected 'auto' or an integer of at least 1, "
-                f"got {self.num_blocks!r}",
-                field="cache.num_blocks",
-            )
+        for name in ("num_blocks", "num_state_slots"):
+            value = getattr(self, name)
+            is_none = name == "num_state_slots" and value == 0 and not isinstance(value, bool)
+            if value != "auto" and not is_none and not _is_count(value):
+                raise ConfigError(
+                    f"[config] cache.{name}: expected 'auto' or an integer of at least 1, "
+                    f"got {value!r}",
+                    field=f"cache.{name}",
+                )
         if not _is_share(self.memory_fraction) or self.memory_fraction == 0:
             raise ConfigError(
                 "[config] cache.memory_fraction: expected a number above 0 up to 1, "

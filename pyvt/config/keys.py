@@ -117,10 +117,15 @@ class Keys:
             raise self.error(name, "an object", value)
         return value
 
-    def layer_size(self, name: str, default: int | None = None) -> int:
-        """Return a size that may be written once for all layers or once for each, all equal."""
+    def layer_size(self, name: str, default: int | None = None, *, has_zeros: bool = False) -> int:
+        """Return a size that may be written once for all layers or once for each, all equal.
+
+        With ``has_zeros`` a layer without it may have 0.
+        """
         value = self.get(name)
         if isinstance(value, (list, tuple)):
+            if has_zeros:
+                value = [item for item in value if item != 0]
             if not value or any(item != value[0] for item in value):
                 raise self.error(name, "one value for all layers", value)
             return Keys(self._subject, {name: value[0]}).size(name)

@@ -5,15 +5,25 @@ error that names its key.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyvt.config.hybrid import (
+    FULL_ATTENTION,
+    FUSED_PROJECTIONS,
+    SPLIT_PROJECTIONS,
+    LinearAttentionConfig,
+    linear_attention_from_gguf,
+    linear_attention_from_hf,
+    linear_layers_from_gguf,
+    linear_layers_from_hf,
+)
 from pyvt.config.keys import Keys, unknown_name
 from pyvt.config.moe import MoEConfig, moe_from_gguf, moe_from_hf
 from pyvt.config.rope import RopeConfig, rope_from_gguf, rope_from_hf
 from pyvt.errors import ConfigError, UnsupportedError
 
-_ATTENTION_KINDS = ("full_attention", "sliding_attention")
+_ATTENTION_KINDS = (FULL_ATTENTION, "sliding_attention")
 _MAX_WINDOW_LAYERS = 28
 _MAX_LAYERS = 4096
 
@@ -31,9 +41,15 @@ class Family:
         qk_norm: whether query and key heads are normed before RoPE.
         has_mlp_bias: whether the family knows the key ``mlp_bias``.
         has_window: whether the family knows sliding windows.
+        norm_offset: what Hugging Face checkpoints leave out of the weights of norms.
+        rotary_share: part of a head that turns where the file does not say, None for always all.
+        has_output_gate: whether attention is gated unless the file says otherwise.
+        projections: input projections of its linear attention, empty without such layers.
+        head_map: order of the value heads of linear attention in GGUF files.
         has_one_window: whether they are for all layers then.
         has_experts: whether the family is a mixture of experts.
         is_renormalized: whether the weights of experts add up to 1 whatever the file says.
+        norm_topk_prob: whether they do where the file does not say.
     """
 
     name: str
@@ -43,11 +59,34 @@ class Family:
     qk_norm: bool = False
     has_mlp_bias: bool = False
     has_window: bool = False
+    norm_offset: float = 0.0
+    rotary_share: float | None = None
+    has_output_gate: bool = False
+    projections: tuple[str, ...] = ()
+    head_map: str = "grouped"
     has_one_window: bool = False
     has_experts: bool = False
     is_renormalized: bool = False
+    norm_topk_prob: bool = False
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether some layers have linear attention."""
+        return bool(self.projections)
 
 
+_QWEN3_5 = Family(
+    name="qwen3_5",
+    gguf="qwen35",
+    architectures=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    head_dim=256,
+    qk_norm=True,
+    norm_offset=1.0,
+    rotary_share=0.25,
+    has_output_gate=True,
+    projections=SPLIT_PROJECTIONS,
+    head_map="tiled",
+)
 FAMILIES = {
     family.name: family
     for family in (
@@ -68,6 +107,25 @@ FAMILIES = {
             has_window=True,
             has_one_window=True,
             has_experts=True,
+        ),
+        _QWEN3_5,
+        replace(
+            _QWEN3_5,
+            name="qwen3_5_moe",
+            gguf="qwen35moe",
+            architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+            has_experts=True,
+            is_renormalized=True,
+        ),
+        replace(
+            _QWEN3_5,
+            name="qwen3_next",
+            gguf="qwen3next",
+            architectures=("Qwen3NextForCausalLM",),
+            projections=FUSED_PROJECTIONS,
+            head_map="grouped",
+            has_experts=True,
+            norm_topk_prob=True,
         ),
     )
 }
@@ -99,6 +157,12 @@ class ModelConfig:
         attention_bias: whether q, k, v and o have biases.
         mlp_bias: whether gate, up and down have biases.
         sliding_windows: for each layer the window of its attention, None for all keys.
+        norm_offset: what is added to the stored weights of all norms but that of linear attention.
+        has_output_gate: whether a sigmoid of further rows of ``q_proj`` gates attention.
+        linear_attention: the shape of layers with linear attention, None where there are none.
+        linear_layers: which layers they are; the others have attention.
+        num_mtp_layers: layers of the head that drafts tokens (multi-token prediction); 0 leaves
+            the head of a checkpoint out.
         moe: the experts of sparse layers, None where all layers have a plain MLP.
         eos_token_ids: ids that end a generation, from every config file; the tokenizer adds more.
         checkpoint_dtype: name of the dtype that config.json states, None where it does not.
@@ -121,6 +185,11 @@ class ModelConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     sliding_windows: tuple[int | None, ...] = ()
+    norm_offset: float = 0.0
+    has_output_gate: bool = False
+    linear_attention: LinearAttentionConfig | None = None
+    linear_layers: tuple[int, ...] = ()
+    num_mtp_layers: int = 0
     moe: MoEConfig | None = None
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
@@ -146,6 +215,15 @@ class ModelConfig:
                 f"got {len(self.sliding_windows)}",
                 field="layer_types",
             )
+        if self.num_layers <= len(self.linear_layers):
+            raise ConfigError(
+                f"[model] layer_types: expected a layer with {FULL_ATTENTION}, got none",
+                field="layer_types",
+            )
+
+    def window_of(self, layer_idx: int) -> int | None:
+        """Return the window of a layer's attention; layers of a draft head have none."""
+        return self.sliding_windows[layer_idx] if layer_idx < self.num_layers else None
 
     @classmethod
     def from_hf(
@@ -189,8 +267,14 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
     head_dim = keys.even_size("head_dim", head_dim or hidden_size // num_heads)
     num_layers = keys.size("num_hidden_layers", limit=_MAX_LAYERS)
     max_positions = keys.size("max_position_embeddings", 2048 if family.name == "llama" else 32768)
+    linear_layers = linear_layers_from_hf(keys, num_layers) if family.is_hybrid else ()
     moe = (
-        moe_from_hf(keys, num_layers, is_renormalized=family.is_renormalized)
+        moe_from_hf(
+            keys,
+            num_layers,
+            is_renormalized=family.is_renormalized,
+            norm_topk_prob=family.norm_topk_prob,
+        )
         if family.has_experts
         else None
     )
@@ -209,12 +293,19 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         head_dim=head_dim,
         rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
         max_position_embeddings=max_positions,
-        rope=rope_from_hf(text, head_dim, max_positions),
+        rope=rope_from_hf(text, head_dim, max_positions, family.rotary_share),
         tie_word_embeddings=both.boolean("tie_word_embeddings"),
         attention_bias=keys.boolean("attention_bias"),
         mlp_bias=family.has_mlp_bias and keys.boolean("mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_windows=_hf_windows(family, keys, num_layers),
+        norm_offset=family.norm_offset,
+        has_output_gate=family.has_output_gate and keys.boolean("attn_output_gate", True),
+        linear_attention=linear_attention_from_hf(keys, family.projections)
+        if family.is_hybrid
+        else None,
+        linear_layers=linear_layers,
+        num_mtp_layers=keys.integer("mtp_num_hidden_layers", 0),
         moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
@@ -248,8 +339,14 @@ def _refuse_unsupported(family: Family, keys: Keys) -> None:
     activation = keys.text("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedError(unknown_name("config.json", "hidden_act", activation, ("silu",)))
-    if not family.has_window and set(map(str, keys.items("layer_types"))) - {"full_attention"}:
+    kinds = set(map(str, keys.items("layer_types")))
+    if not family.has_window and not family.is_hybrid and kinds - {FULL_ATTENTION}:
         raise keys.error("layer_types", "full_attention in every layer", keys.get("layer_types"))
+    gate = keys.text("output_gate_type", "silu")
+    if gate not in ("silu", "swish"):
+        raise UnsupportedError(
+            unknown_name("config.json", "output_gate_type", gate, ("silu", "swish"))
+        )
 
 
 def _hf_windows(family: Family, keys: Keys, num_layers: int) -> tuple[int | None, ...]:
@@ -304,20 +401,19 @@ def _from_gguf(
             unknown_name("GGUF metadata", "general.architecture", name, list(_BY_GGUF))
         )
     keys = Keys("GGUF metadata", metadata, prefix=f"{name}.")
-    for count in ("expert_count", "nextn_predict_layers"):
-        if keys.integer(count, 0) and not (family.has_experts and count == "expert_count"):
-            raise UnsupportedError(str(keys.error(count, "0 for a dense model", keys.get(count))))
-    num_layers = keys.size("block_count", limit=_MAX_LAYERS)
+    if keys.integer("expert_count", 0) and not family.has_experts:
+        raise UnsupportedError(
+            str(keys.error("expert_count", "0 for a dense model", keys.get("expert_count")))
+        )
+    num_blocks = keys.size("block_count", limit=_MAX_LAYERS)
+    num_layers = num_blocks - _gguf_mtp_layers(family, keys, num_blocks)
     moe = moe_from_gguf(keys, shapes, num_layers) if family.has_experts else None
     hidden_size = keys.size("embedding_length")
     num_heads = keys.layer_size("attention.head_count")
     head_dim = keys.even_size("attention.key_length", hidden_size // num_heads)
-    if keys.size("attention.value_length", head_dim) != head_dim:
-        raise keys.error(
-            "attention.value_length",
-            f"{head_dim} as key_length",
-            keys.get("attention.value_length"),
-        )
+    value_dim = keys.size("attention.value_length", head_dim)
+    if value_dim != head_dim:
+        raise keys.error("attention.value_length", f"{head_dim} as key_length", value_dim)
     max_positions = keys.size("context_length")
     window = keys.integer("attention.sliding_window", 0)
     if window and window < max_positions:
@@ -334,20 +430,55 @@ def _from_gguf(
         intermediate_size=keys.layer_size("feed_forward_length", _expert_width(moe)),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=keys.layer_size("attention.head_count_kv", num_heads),
+        num_kv_heads=keys.layer_size(
+            "attention.head_count_kv", num_heads, has_zeros=family.is_hybrid
+        ),
         head_dim=head_dim,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         max_position_embeddings=max_positions,
-        rope=rope_from_gguf(keys, head_dim, max_positions, rope_freqs),
+        rope=rope_from_gguf(keys, head_dim, max_positions, rope_freqs, family.rotary_share),
         tie_word_embeddings="lm_head.weight" not in shapes,
-        attention_bias="model.layers.0.self_attn.q_proj.bias" in shapes,
+        attention_bias=any(name.endswith(".self_attn.q_proj.bias") for name in shapes),
         mlp_bias=family.has_mlp_bias and "model.layers.0.mlp.gate_proj.bias" in shapes,
         qk_norm=family.qk_norm,
         sliding_windows=(None,) * num_layers,
+        **_gguf_hybrid(family, keys, shapes, num_layers, num_blocks),
         moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
     )
+
+
+def _gguf_hybrid(
+    family: Family,
+    keys: Keys,
+    shapes: Mapping[str, tuple[int, ...]],
+    num_layers: int,
+    num_blocks: int,
+) -> dict[str, Any]:
+    """Return the fields of ``ModelConfig`` that only hybrids have."""
+    if not family.is_hybrid:
+        return {}
+    return {
+        "has_output_gate": family.has_output_gate,
+        "linear_attention": linear_attention_from_gguf(keys, shapes, family.head_map),
+        "linear_layers": linear_layers_from_gguf(keys, num_layers, num_blocks),
+        "num_mtp_layers": num_blocks - num_layers,
+    }
+
+
+def _gguf_mtp_layers(family: Family, keys: Keys, num_blocks: int) -> int:
+    """Return the draft layers, which the blocks of a file count too."""
+    num_mtp_layers = keys.integer("nextn_predict_layers", 0)
+    if num_mtp_layers and not family.is_hybrid:
+        raise UnsupportedError(
+            str(keys.error("nextn_predict_layers", "0 for this family", num_mtp_layers))
+        )
+    if not 0 <= num_mtp_layers < num_blocks:
+        raise keys.error(
+            "nextn_predict_layers", f"fewer than block_count={num_blocks}", num_mtp_layers
+        )
+    return num_mtp_layers
 
 
 def _gguf_vocab_size(keys: Keys, shapes: Mapping[str, tuple[int, ...]]) -> int:

@@ -44,10 +44,13 @@ class MoEConfig:
         return layer_idx not in self.dense_layers
 
 
-def moe_from_hf(keys: Keys, num_layers: int, *, is_renormalized: bool) -> MoEConfig | None:
+def moe_from_hf(
+    keys: Keys, num_layers: int, *, is_renormalized: bool, norm_topk_prob: bool = False
+) -> MoEConfig | None:
     """Return the experts of a config.json, None where no layer has any.
 
-    ``is_renormalized`` says that weights always add up to 1; else ``norm_topk_prob`` does.
+    ``is_renormalized`` says that weights always add up to 1; else the key ``norm_topk_prob`` does,
+    or where it is absent the argument.
     """
     spelling = "num_experts" if keys.get("num_local_experts") is None else "num_local_experts"
     if keys.integer(spelling) == 0:
@@ -62,7 +65,7 @@ def moe_from_hf(keys: Keys, num_layers: int, *, is_renormalized: bool) -> MoECon
         num_experts=keys.size(spelling),
         num_experts_per_tok=keys.size("num_experts_per_tok"),
         moe_intermediate_size=keys.size("moe_intermediate_size"),
-        norm_topk_prob=is_renormalized or keys.boolean("norm_topk_prob"),
+        norm_topk_prob=is_renormalized or keys.boolean("norm_topk_prob", norm_topk_prob),
         shared_expert_intermediate_size=keys.size("shared_expert_intermediate_size")
         if has_shared
         else None,

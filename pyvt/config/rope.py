@@ -103,11 +103,15 @@ def _yarn_magnitude(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-def rope_from_hf(config: Mapping[str, Any], head_dim: int, max_positions: int) -> RopeConfig:
+def rope_from_hf(
+    config: Mapping[str, Any], head_dim: int, max_positions: int, share: float | None = None
+) -> RopeConfig:
     """Return the RoPE of a config.json, in any of its three spellings.
 
     ``rope_parameters`` (transformers 5), else ``rope_scaling`` with ``rope_type`` or ``type``, else
-    plain keys. Raises ConfigError for a bad value, UnsupportedError for an unknown type.
+    plain keys. ``share`` is the part of a head that turns where the file does not say; None is a
+    family whose heads always turn whole. Raises ConfigError for a bad value, UnsupportedError for
+    an unknown type.
     """
     top = Keys("config.json", config)
     block = top.block("rope_parameters") or top.block("rope_scaling") or {}
@@ -120,21 +124,19 @@ def rope_from_hf(config: Mapping[str, Any], head_dim: int, max_positions: int) -
     name = block.get("rope_type") or block.get("type") or "default"
     rope_type = _rope_type("config.json", "rope_type", name)
     theta = keys.number("rope_theta", DEFAULT_THETA)
-    if Keys("config.json", block, config).number("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedError(
-            f"[config.json] partial_rotary_factor: expected 1.0 with rope type {rope_type!r}"
-        )
+    rotary_dim = _rotary_dim(Keys("config.json", block, config), head_dim, share)
+    check_sections(keys, "mrope_section", rotary_dim)
     if rope_type == "default":
-        return RopeConfig(rotary_dim=head_dim, theta=theta)
+        return RopeConfig(rotary_dim=rotary_dim, theta=theta)
     if rope_type == "linear":
         factor = keys.number("factor")
-        return RopeConfig(rotary_dim=head_dim, rope_type=rope_type, theta=theta, factor=factor)
+        return RopeConfig(rotary_dim=rotary_dim, rope_type=rope_type, theta=theta, factor=factor)
     original = Keys("config.json", block, config).size(
         "original_max_position_embeddings", max_positions
     )
     if rope_type == "llama3":
         return RopeConfig(
-            rotary_dim=head_dim,
+            rotary_dim=rotary_dim,
             rope_type=rope_type,
             theta=theta,
             factor=keys.number("factor"),
@@ -142,11 +144,36 @@ def rope_from_hf(config: Mapping[str, Any], head_dim: int, max_positions: int) -
             low_freq_factor=keys.number("low_freq_factor"),
             high_freq_factor=keys.number("high_freq_factor"),
         )
-    return _yarn_from_hf(keys, head_dim, theta, original, max_positions)
+    return _yarn_from_hf(keys, rotary_dim, theta, original, max_positions)
+
+
+def _rotary_dim(keys: Keys, head_dim: int, share: float | None) -> int:
+    factor = keys.number("partial_rotary_factor", share or 1.0)
+    if share is None and factor != 1.0:
+        raise UnsupportedError(
+            str(keys.error("partial_rotary_factor", "1.0 for this family", factor))
+        )
+    if factor > 1.0:
+        raise keys.error("partial_rotary_factor", "a number above 0 up to 1", factor)
+    return int(head_dim * factor)
+
+
+def check_sections(keys: Keys, name: str, rotary_dim: int) -> None:
+    """Check the sections of a rotary embedding for images; text turns by one position in all.
+
+    They are three counts of frequencies, in GGUF with a fourth of 0, that add up to half of
+    ``rotary_dim``. Raises ConfigError.
+    """
+    sections = keys.items(name)
+    is_counts = all(type(count) is int and count >= 0 for count in sections)
+    if sections and (
+        not is_counts or len(sections) not in (3, 4) or sum(sections) != rotary_dim // 2
+    ):
+        raise keys.error(name, f"3 counts with the sum {rotary_dim // 2}", list(sections))
 
 
 def _yarn_from_hf(
-    keys: Keys, head_dim: int, theta: float, original: int, max_positions: int
+    keys: Keys, rotary_dim: int, theta: float, original: int, max_positions: int
 ) -> RopeConfig:
     factor = keys.number("factor", max_positions / original)
     attention_factor = keys.optional_number("attention_factor")
@@ -160,7 +187,7 @@ def _yarn_from_hf(
                 raise keys.error("mscale_all_dim", "a magnitude other than 0", mscale_all_dim)
             attention_factor = _yarn_magnitude(factor, mscale) / divisor
     return RopeConfig(
-        rotary_dim=head_dim,
+        rotary_dim=rotary_dim,
         rope_type="yarn",
         theta=theta,
         factor=factor,
@@ -173,15 +200,21 @@ def _yarn_from_hf(
 
 
 def rope_from_gguf(
-    keys: Keys, head_dim: int, max_positions: int, freq_divisors: Sequence[float] | None
+    keys: Keys,
+    head_dim: int,
+    max_positions: int,
+    freq_divisors: Sequence[float] | None,
+    share: float | None = None,
 ) -> RopeConfig:
     """Return the RoPE of GGUF metadata; ``keys`` reads behind the architecture's prefix.
 
     llama3 is not a scaling type there: the file holds divisors of the frequencies instead.
+    ``share`` of None is a family whose heads always turn whole.
     """
     rotary_dim = keys.size("rope.dimension_count", head_dim)
-    if rotary_dim != head_dim:
+    if rotary_dim != head_dim and share is None:
         raise keys.error("rope.dimension_count", f"the head size {head_dim}", rotary_dim)
+    check_sections(keys, "rope.dimension_sections", rotary_dim)
     theta = keys.number("rope.freq_base", DEFAULT_THETA)
     divisors = None if freq_divisors is None else tuple(float(d) for d in freq_divisors)
     name = keys.get("rope.scaling.type") or "none"

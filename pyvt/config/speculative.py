@@ -5,18 +5,20 @@ from typing import Literal
 
 from pyvt.errors import ConfigError
 
-METHODS = ("ngram",)
+MTP_METHOD = "mtp"
+METHODS = ("ngram", MTP_METHOD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeConfig:
     """Settings of speculative decoding; off without a method."""
 
-    method: Literal["ngram"] | None = field(
+    method: Literal["ngram", "mtp"] | None = field(
         default=None,
         metadata={
             "help": "who drafts tokens, which one step then verifies; ngram: what followed the "
-            "last tokens earlier in the text. Tokens are the same as without",
+            "last tokens earlier in the text; mtp: a head of the model's own, where it has one. "
+            "Tokens are the same as without",
             "choices": METHODS,
         },
     )

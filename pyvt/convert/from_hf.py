@@ -1,17 +1,16 @@
 """The plan of a GGUF file from a checkpoint of Hugging Face.
 
 Names come from ``weights.gguf_names``, order changes from ``transforms``. Experts that lie one by
-one are stacked into one tensor; a fused gate and up projection of experts is taken apart.
+one are stacked into one tensor.
 """
 
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pyvt.config.model import ModelConfig
+from pyvt.config.model import FAMILIES, ModelConfig
 from pyvt.convert.gguf_writer import TableRow, encoded_pair
 from pyvt.convert.metadata import QUANTIZATION_VERSION, ROPE_FREQS, model_metadata, rope_divisors
 from pyvt.convert.mixes import FileType, tensor_dtype
@@ -30,8 +29,6 @@ Array = np.ndarray[Any, Any]
 Part = tuple[TensorInfo, tuple[int, ...], Fetch]
 
 _EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(.+)")
-_FUSED_EXPERTS = re.compile(r"(.+\.experts)\.gate_up_proj")
-_BARE_EXPERTS = re.compile(r"(.+\.experts\.down_proj)")
 
 
 def plan_from_hf(files: ModelFiles, config: ModelConfig, file_type: FileType) -> Plan:
@@ -42,13 +39,14 @@ def plan_from_hf(files: ModelFiles, config: ModelConfig, file_type: FileType) ->
         UnsupportedError: a tensor, a tokenizer or a setting that GGUF has no name for, or weights
             that are quantized already.
     """
+    architecture = FAMILIES[config.family].gguf
     metadata = {
-        "general.architecture": config.family,
+        "general.architecture": architecture,
         "general.type": "model",
         "general.name": files.path.resolve().name,
         "general.file_type": file_type.gguf_id,
         "general.quantization_version": QUANTIZATION_VERSION,
-        **model_metadata(config),
+        **model_metadata(config, architecture),
         **tokenizer_metadata(files, config),
     }
     tensors = []
@@ -58,10 +56,10 @@ def plan_from_hf(files: ModelFiles, config: ModelConfig, file_type: FileType) ->
             PlannedTensor(TableRow(ROPE_FREQS, F32, divisors.shape), (lambda: divisors,))
         )
     for canonical, parts in _by_tensor(files.source, config).items():
-        name = gguf_name(config.family, canonical)
+        name = gguf_name(architecture, canonical)
         if name is None:
             raise UnsupportedError(
-                f"[quantize] tensor {canonical!r}: expected a name of {config.family} files, got "
+                f"[quantize] tensor {canonical!r}: expected a name of {architecture} files, got "
                 "one that GGUF has no name for"
             )
         shape = _shape_of(canonical, parts)
@@ -89,38 +87,20 @@ def _by_tensor(source: WeightSource, config: ModelConfig) -> dict[str, list[Part
                 f"[quantize] tensor {stored!r} in {str(info.path)!r}: expected weights in f32, f16 "
                 f"or bf16, got {info.dtype}; start from the checkpoint before it was quantized"
             )
-        for name, number, shape, fetch in _parts(source, config, info):
-            found.setdefault(name, {})[number] = (info, shape, fetch)
+        fetch = partial(_fetch, source, config, stored)
+        match = _EXPERT.fullmatch(stored)
+        if match is None:
+            found[stored] = {0: (info, info.shape, fetch)}
+        else:
+            part = (info, (1, *info.shape), fetch)
+            found.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = part
     return {name: [parts[i] for i in sorted(parts)] for name, parts in found.items()}
-
-
-def _parts(
-    source: WeightSource, config: ModelConfig, info: TensorInfo
-) -> Iterator[tuple[str, int, tuple[int, ...], Fetch]]:
-    """Yield the tensors that a stored one is a part of: name, place, shape, and how to fetch."""
-    fetch = partial(_fetch, source, config, info.name)
-    if match := _FUSED_EXPERTS.fullmatch(info.name):
-        half = info.shape[1] // 2
-        shape = (info.shape[0], half, *info.shape[2:])
-        for projection, rows in (("gate", slice(0, half)), ("up", slice(half, 2 * half))):
-            name = f"{match[1]}.{projection}_proj.weight"
-            yield name, 0, shape, partial(_rows_of_experts, fetch, rows)
-    elif match := _EXPERT.fullmatch(info.name):
-        yield f"{match[1]}.{match[3]}", int(match[2]), (1, *info.shape), fetch
-    elif match := _BARE_EXPERTS.fullmatch(info.name):
-        yield f"{match[1]}.weight", 0, info.shape, fetch
-    else:
-        yield info.name, 0, info.shape, fetch
 
 
 def _fetch(source: WeightSource, config: ModelConfig, name: str) -> Array:
     tensor = source.get(name)
     assert not isinstance(tensor, QuantTensor), f"{name}: its dtype has been checked"
-    return transformed(config.family, name, tensor, config)
-
-
-def _rows_of_experts(fetch: Fetch, rows: slice) -> Array:
-    return fetch()[:, rows]
+    return transformed(FAMILIES[config.family].gguf, name, tensor, config)
 
 
 def _shape_of(name: str, parts: list[Part]) -> tuple[int, ...]:

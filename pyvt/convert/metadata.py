@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.config.model import ModelConfig
+from pyvt.config.moe import MoEConfig
 from pyvt.config.rope import RopeConfig
 from pyvt.errors import UnsupportedError
 from pyvt.layers.rotary import inverse_frequencies
@@ -57,27 +58,47 @@ KEYS: Mapping[str, Value] = {
     "rope.scaling.yarn_beta_slow": _scaling(lambda rope: float(rope.beta_slow), "yarn"),
     "rope.scaling.attn_factor": _scaling(_attention_factor, "yarn"),
 }
-# Keys of one family, on top of those of all.
-FAMILY_KEYS: Mapping[str, Mapping[str, Value]] = {}
 
 
-def model_metadata(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys of a model's architecture with their values.
+def _of_experts(value: Callable[[MoEConfig], Any]) -> Value:
+    """Return a row's value for a model with experts, None for others."""
+    return lambda config: None if config.moe is None else value(config.moe)
+
+
+EXPERT_KEYS: Mapping[str, Value] = {
+    "expert_count": _of_experts(lambda moe: moe.num_experts),
+    "expert_used_count": _of_experts(lambda moe: moe.num_experts_per_tok),
+    "expert_feed_forward_length": _of_experts(lambda moe: moe.moe_intermediate_size),
+    "expert_shared_feed_forward_length": _of_experts(
+        lambda moe: moe.shared_expert_intermediate_size
+    ),
+}
+# Keys of one architecture, on top of those of all.
+FAMILY_KEYS: Mapping[str, Mapping[str, Value]] = {"qwen3moe": EXPERT_KEYS}
+
+
+def model_metadata(config: ModelConfig, architecture: str) -> dict[str, Any]:
+    """Return the keys of a model with their values, behind the name of its architecture.
 
     Raises UnsupportedError for a model that GGUF has no keys for.
     """
     if any(window is not None for window in config.sliding_windows):
         raise UnsupportedError(
             "[quantize] sliding_window: expected full attention in every layer, got windows, for "
-            f"which {config.family} files have no keys"
+            f"which {architecture} files have no keys"
         )
     if config.rope.rope_type == "yarn" and not config.rope.truncate:
         raise UnsupportedError(
             "[quantize] rope_parameters.truncate: expected true for yarn, got false, for which "
             "GGUF has no key"
         )
-    rows = {**KEYS, **FAMILY_KEYS.get(config.family, {})}
-    values = {f"{config.family}.{key}": value(config) for key, value in rows.items()}
+    if config.moe is not None and not config.moe.norm_topk_prob:
+        raise UnsupportedError(
+            "[quantize] norm_topk_prob: expected true, got false; readers of GGUF always make the "
+            "weights of experts add up to 1"
+        )
+    rows = {**KEYS, **FAMILY_KEYS.get(architecture, {})}
+    values = {f"{architecture}.{key}": value(config) for key, value in rows.items()}
     return {key: value for key, value in values.items() if value is not None}
 
 

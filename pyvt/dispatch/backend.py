@@ -9,9 +9,21 @@ from pyvt.errors import ConfigError
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.stored import Stored
 
-# Takes weights of one dtype that lie one below the other, ``[N, K]`` each, or one behind the other
-# in a stack, ``[E, N, K]`` each; None for a dtype that the backend reads as it is stored.
-Prepack = Callable[[Sequence[Stored]], PackedTensor | None]
+
+class Packer(Protocol):
+    """Lays weights out for the kernels of a backend."""
+
+    def __call__(self, parts: Sequence[Stored]) -> PackedTensor | None:
+        """Return the packed weight, None for a dtype that the backend reads as it is stored.
+
+        ``parts`` are of one dtype and lie one below the other, ``[N, K]`` each, or one behind the
+        other in a stack, ``[E, N, K]`` each.
+        """
+        ...
+
+    def release_rest(self) -> None:
+        """Give back memory that was taken ahead; called when a model is loaded."""
+        ...
 
 
 class Plan(Protocol):
@@ -35,7 +47,7 @@ class Backend:
     """One host backend: its name; its packer, recorder and setter of threads where it has them."""
 
     name: str
-    prepack: Prepack | None = None
+    prepack: Packer | None = None
     make_plan: Callable[[], Plan] | None = None
     set_num_threads: Callable[[int], None] | None = None
 

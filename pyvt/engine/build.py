@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from pyvt import backends
-from pyvt.config import CacheGroup, EngineConfig
+from pyvt.config import CacheGroup, EngineConfig, LayerSpec, StateSpec
 from pyvt.config.cache import Auto, cache_groups
 from pyvt.config.model import ModelConfig, SamplingDefaults
 from pyvt.dispatch import use_backend
@@ -39,7 +39,7 @@ from pyvt.weights.loader import Progress
 from pyvt.weights.quantized import QuantizedSource
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.source import Tensor
-from pyvt.worker.kv_cache import allocate_kv_cache
+from pyvt.worker.kv_cache import KVCache, allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def build_engine(
         helper.shutdown()
         files.close()
     trim_heap()
-    cache = allocate_kv_cache(
-        planned.kv_specs, int(config.cache.num_blocks), config.cache.block_size
-    )
+    cache = _allocate(planned)
     size = config.cache.block_size
     connector = make_connector(size, cache.groups) if make_connector is not None else None
     scheduler = make_scheduler(config, cache.groups, namespace, connector)
@@ -150,6 +148,12 @@ def _grammar_compiler(
     return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
 
 
+def _allocate(planned: Plan) -> KVCache:
+    cache = planned.config.cache
+    num_slots = int(cache.num_state_slots)
+    return allocate_kv_cache(planned.kv_specs, int(cache.num_blocks), cache.block_size, num_slots)
+
+
 def make_scheduler(
     config: EngineConfig,
     groups: tuple[CacheGroup, ...],
@@ -158,16 +162,11 @@ def make_scheduler(
 ) -> Scheduler:
     """Return the scheduler of a resolved config."""
     assert config.cache.num_blocks != "auto", "the config is resolved"
-    if config.speculative.method is not None and any(group.kind == "state" for group in groups):
-        raise ConfigError(
-            f"[config] speculative.method: expected none for a model with recurrent states, which "
-            f"cannot go back over drafts that were wrong, got {config.speculative.method!r}",
-            field="speculative.method",
-        )
     manager = KVCacheManager(
         config.cache.num_blocks,
         config.cache.block_size,
         groups=groups,
+        num_state_slots=int(config.cache.num_state_slots),
         max_step_tokens=config.scheduler.max_prefill_chunk,
     )
     has_cache = config.cache.enable_prefix_caching
@@ -198,7 +197,7 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
         weights.update(_first_bytes(source.get(name)))
     groups = cache_groups(planned.kv_specs)
     layout = [
-        (g.kind, g.layers, g.window, planned.kv_specs[g.layers[0]].layer_shape[:2]) for g in groups
+        (g.kind, g.layers, g.window, _shape_of(planned.kv_specs[g.layers[0]])) for g in groups
     ]
     return Namespace(
         model=files.path.name,
@@ -207,9 +206,15 @@ def namespace_of(files: ModelFiles, planned: Plan) -> Namespace:
         rope=blake3(repr(planned.model_config.rope).encode()).hexdigest(),
         compute=f"{config.device.backend} {config.device.dtype} {config.device.act} "
         f"expand={planned.is_expanded}",
-        dtype=planned.kv_specs[0].dtype.name,
+        dtype=planned.kv_dtype,
         layout=f"{config.cache.block_size} {layout}",
     )
+
+
+def _shape_of(spec: LayerSpec) -> tuple[object, ...]:
+    if isinstance(spec, StateSpec):
+        return spec.conv_shape, spec.state_shape, spec.state_dtype.name
+    return spec.layer_shape[:2]
 
 
 def _tokenizer_digest(files: ModelFiles) -> str:

@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from pyvt import backends
-from pyvt.config import Caps, EngineConfig, KVCacheSpec, resolve
-from pyvt.config.cache import block_bytes, blocks_of_request, cache_groups
+from pyvt.config import MIN_STATE_SLOTS, Caps, EngineConfig, LayerSpec, resolve
+from pyvt.config.cache import (
+    block_bytes,
+    blocks_of_request,
+    cache_groups,
+    state_bytes,
+    token_specs,
+    with_kv_dtype,
+)
 from pyvt.config.device import auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
+from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
@@ -41,34 +49,44 @@ class Plan:
     Attributes:
         config: the settings, without auto.
         model_config: the model's shape.
-        kv_specs: what each layer keeps of a token.
+        kv_specs: what each layer keeps of a token, or of a request.
         is_expanded: whether packed weights are widened at load.
         expand_reason: why.
         free_bytes: memory that the process may still take.
         weight_bytes: weights as they will be kept.
         activation_bytes: an estimate for the largest step.
         kv_bytes: the KV cache once all blocks are written.
+        state_bytes: the states of linear attention once all slots are written.
     """
 
     config: EngineConfig
     model_config: ModelConfig
-    kv_specs: tuple[KVCacheSpec, ...]
+    kv_specs: tuple[LayerSpec, ...]
     is_expanded: bool
     expand_reason: str
     free_bytes: int
     weight_bytes: int
     activation_bytes: int
     kv_bytes: int
+    state_bytes: int = 0
 
     @property
     def left_bytes(self) -> int:
         """Memory that nothing of the plan takes; below 0 where blocks were asked for by number."""
-        return self.free_bytes - self.weight_bytes - self.activation_bytes - self.kv_bytes
+        taken = self.weight_bytes + self.activation_bytes + self.kv_bytes + self.state_bytes
+        return self.free_bytes - taken
+
+    @property
+    def kv_dtype(self) -> str:
+        """The name of the dtype of keys and values."""
+        return token_specs(self.kv_specs)[0].dtype.name
 
     @property
     def num_full_requests(self) -> int:
         """Requests of ``max_model_len`` tokens that the pool holds at once."""
-        return int(self.config.cache.num_blocks) // self._blocks_of(int(self.config.max_model_len))
+        cache = self.config.cache
+        fitting = int(cache.num_blocks) // self._blocks_of(int(self.config.max_model_len))
+        return min(fitting, int(cache.num_state_slots)) if self.state_bytes else fitting
 
     def as_dict(self) -> dict[str, int | str | bool]:
         """Return the plan as plain values."""
@@ -77,12 +95,15 @@ class Plan:
             "free_bytes": self.free_bytes,
             "weight_bytes": self.weight_bytes,
             "kv_bytes": self.kv_bytes,
+            "state_bytes": self.state_bytes,
             "activation_bytes": self.activation_bytes,
             "left_bytes": self.left_bytes,
-            "kv_dtype": self.kv_specs[0].dtype.name,
-            "kv_bytes_per_token": sum(spec.bytes_per_token for spec in self.kv_specs),
+            "kv_dtype": self.kv_dtype,
+            "kv_bytes_per_token": sum(s.bytes_per_token for s in token_specs(self.kv_specs)),
+            "bytes_per_state": state_bytes(self.kv_specs),
             "num_groups": len(cache_groups(self.kv_specs)),
             "num_blocks": int(cache.num_blocks),
+            "num_state_slots": int(cache.num_state_slots),
             "block_size": cache.block_size,
             "max_model_len": int(self.config.max_model_len),
             "num_full_requests": self.num_full_requests,
@@ -96,6 +117,7 @@ class Plan:
             "free": self.free_bytes,
             "weights": self.weight_bytes,
             "kv": self.kv_bytes,
+            "states": self.state_bytes,
             "activations": self.activation_bytes,
             "left": self.left_bytes,
         }
@@ -103,7 +125,8 @@ class Plan:
         cache = self.config.cache
         return (
             f"{sizes} num_blocks={cache.num_blocks} block_size={cache.block_size} "
-            f"kv_dtype={self.kv_specs[0].dtype.name} max_model_len={self.config.max_model_len} "
+            f"num_state_slots={cache.num_state_slots} kv_dtype={self.kv_dtype} "
+            f"max_model_len={self.config.max_model_len} "
             f"expand={self.is_expanded} ({self.expand_reason})"
         )
 
@@ -140,7 +163,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         UnsupportedError, CheckpointError: the model cannot be run.
     """
     free = available_host_bytes() if free_bytes is None else free_bytes
-    shape = model_config(files)
+    shape = _with_wanted_head(model_config(files), config)
     device = config.device
     dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
@@ -150,10 +173,14 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     if kv_dtype == "auto":
         act = auto_act(backend) if device.act == "auto" else device.act
         kv_dtype = auto_kv_dtype(backend, dtype, act)
-    specs = tuple(replace(s, dtype=dtype_named(kv_dtype)) for s in specs)
+    specs = with_kv_dtype(specs, dtype_named(kv_dtype))
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
-    infos = [files.source.info(name) for name in files.source.names()]
+    infos = [
+        files.source.info(name)
+        for name in files.source.names()
+        if shape.num_mtp_layers or not name.startswith("mtp.")
+    ]
     weight_bytes = sum(
         info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos
     )
@@ -184,12 +211,29 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         weight_bytes=weight_bytes,
         activation_bytes=activation_bytes,
         kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
+        state_bytes=_states_of(specs, int(resolved.cache.num_state_slots)),
     )
+
+
+def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
+    """Return the config of a model that keeps its draft head only where it drafts tokens.
+
+    Raises ConfigError where tokens are to be drafted by a head that the model has not.
+    """
+    if config.speculative.method != MTP_METHOD:
+        return replace(shape, num_mtp_layers=0)
+    if not shape.num_mtp_layers:
+        raise ConfigError(
+            f"[config] speculative.method: expected a model with a draft head for {MTP_METHOD!r}, "
+            f"got {shape.architecture} without one; take a file that has it, or 'ngram'",
+            field="speculative.method",
+        )
+    return shape
 
 
 def _check_fits(
     config: EngineConfig,
-    specs: Sequence[KVCacheSpec],
+    specs: Sequence[LayerSpec],
     free: int,
     weight_bytes: int,
     activation_bytes: int,
@@ -198,6 +242,8 @@ def _check_fits(
     num_tokens = 2 if config.max_model_len == "auto" else config.max_model_len
     num_blocks = _blocks_of(config, specs, num_tokens) + 1
     kv_bytes = num_blocks * block_bytes(specs, config.cache.block_size)
+    slots = config.cache.num_state_slots
+    kv_bytes += _states_of(specs, MIN_STATE_SLOTS if slots == "auto" else slots)
     need = weight_bytes + activation_bytes + int(kv_bytes / config.cache.memory_fraction)
     if need > free:
         raise ConfigError(
@@ -211,7 +257,12 @@ def _check_fits(
         )
 
 
-def _blocks_of(config: EngineConfig, specs: Sequence[KVCacheSpec], num_tokens: int) -> int:
+def _states_of(specs: Sequence[LayerSpec], num_slots: int) -> int:
+    """Return the bytes of so many states and the null one, 0 in a model without any."""
+    return (num_slots + 1) * state_bytes(specs)
+
+
+def _blocks_of(config: EngineConfig, specs: Sequence[LayerSpec], num_tokens: int) -> int:
     return blocks_of_request(
         cache_groups(specs),
         num_tokens,
@@ -228,6 +279,9 @@ def _bytes_per_position(shape: ModelConfig, config: EngineConfig, item_bytes: in
 def _activation_bytes(shape: ModelConfig, config: EngineConfig, item_bytes: int) -> int:
     """Return an estimate of the arrays of the largest step, with temporaries."""
     heads = (shape.num_heads * 2 + shape.num_kv_heads * 2) * shape.head_dim
+    linear = shape.linear_attention
+    if linear is not None:
+        heads = max(heads, 2 * linear.num_channels + 2 * linear.value_size)
     per_token = 4 * shape.hidden_size + heads + 3 * shape.intermediate_size
     per_row = 4 * shape.vocab_size
     num_tokens = config.scheduler.max_num_batched_tokens

@@ -17,7 +17,8 @@ class Attention(Module):
     """Grouped-query attention with RoPE, for one layer of a model.
 
     Query and key heads are normed before RoPE where the family does so. K and V of the step's
-    tokens are written to the cache first, so prefill and decode read them alike.
+    tokens are written to the cache first, so prefill and decode read them alike. Where the family
+    gates its attention, each head of ``q_proj`` is D rows of query and D rows of gate.
     """
 
     def __init__(self, config: ModelConfig, layer_idx: int, rotary: RotaryEmbedding) -> None:
@@ -25,7 +26,8 @@ class Attention(Module):
         self.num_kv_heads = config.num_kv_heads
         self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
-        self.window = config.sliding_windows[layer_idx]
+        self.window = config.window_of(layer_idx)
+        self.is_gated = config.has_output_gate
         self.layer_idx = layer_idx
         self.rotary = rotary
         self.qkv_proj = QKVLinear(
@@ -34,6 +36,7 @@ class Attention(Module):
             config.num_kv_heads,
             config.head_dim,
             bias=config.attention_bias,
+            is_gated=config.has_output_gate,
         )
         self.o_proj = Linear(
             config.num_heads * config.head_dim, config.hidden_size, bias=config.attention_bias
@@ -41,16 +44,17 @@ class Attention(Module):
         self.q_norm: RMSNorm | None = None
         self.k_norm: RMSNorm | None = None
         if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.norm_offset)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.norm_offset)
 
     def __call__(self, x: Array, batch: ForwardBatch) -> Array:
         """Return ``[T, H]`` for ``x`` ``[T, H]``; writes the step's K and V."""
         num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
-        heads = self.qkv_proj(x).reshape(-1, num_heads + 2 * num_kv_heads, self.head_dim)
-        q = heads[:, :num_heads]
-        k = heads[:, num_heads : num_heads + num_kv_heads]
-        v = heads[:, num_heads + num_kv_heads :]
+        q_rows = num_heads * (2 if self.is_gated else 1)
+        heads = self.qkv_proj(x).reshape(-1, q_rows + 2 * num_kv_heads, self.head_dim)
+        q = heads[:, : q_rows : q_rows // num_heads]
+        k = heads[:, q_rows : q_rows + num_kv_heads]
+        v = heads[:, q_rows + num_kv_heads :]
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         self.rotary(q, k, batch.positions)
@@ -67,4 +71,6 @@ class Attention(Module):
             self.scale,
             window=self.window,
         )
+        if self.is_gated:
+            o = ops.sigmoid_gate(o, heads[:, 1:q_rows:2], out=o)
         return self.o_proj(o.reshape(-1, num_heads * self.head_dim))

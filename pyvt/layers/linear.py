@@ -3,6 +3,8 @@
 Dims: N outputs, K inputs, H hidden size, D head size, I intermediate size, ``...`` leading dims.
 """
 
+from collections.abc import Mapping
+
 from pyvt.dispatch import empty
 from pyvt.layers.module import Module
 from pyvt.ops.numerics import Array
@@ -32,14 +34,26 @@ class FusedLinear(Module):
     """Several matrices over one input, kept as one where their stored types are equal.
 
     ``parts`` maps each checkpoint name to its number of outputs; results come side by side in that
-    order.
+    order. ``orders`` gives the stored row of each output for those that are stored in another one.
     """
 
     is_named = False
 
-    def __init__(self, num_inputs: int, parts: dict[str, int], *, bias: bool = False) -> None:
+    def __init__(
+        self,
+        num_inputs: int,
+        parts: dict[str, int],
+        *,
+        bias: bool = False,
+        orders: Mapping[str, Array] | None = None,
+    ) -> None:
+        orders = orders or {}
         self.weight = Parameter(
-            MATRIX, *(ParamSlot(f"{name}.weight", (n, num_inputs)) for name, n in parts.items())
+            MATRIX,
+            *(
+                ParamSlot(f"{name}.weight", (n, num_inputs), orders.get(name))
+                for name, n in parts.items()
+            ),
         )
         self.bias: Parameter | None = None
         if bias:
@@ -68,7 +82,10 @@ class FusedLinear(Module):
 
 
 class QKVLinear(FusedLinear):
-    """Query, key and value projections ``[..., (N + 2·Nk)·D]``."""
+    """Query, key and value projections ``[..., (N + 2·Nk)·D]``.
+
+    ``is_gated`` has a gate of D rows behind the query of each head: ``[..., (2·N + 2·Nk)·D]``.
+    """
 
     def __init__(
         self,
@@ -78,9 +95,11 @@ class QKVLinear(FusedLinear):
         head_dim: int,
         *,
         bias: bool = False,
+        is_gated: bool = False,
     ) -> None:
         kv_size = num_kv_heads * head_dim
-        parts = {"q_proj": num_heads * head_dim, "k_proj": kv_size, "v_proj": kv_size}
+        q_size = num_heads * head_dim * (2 if is_gated else 1)
+        parts = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
         super().__init__(hidden_size, parts, bias=bias)
 
 

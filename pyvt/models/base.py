@@ -5,7 +5,7 @@ Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 
 from typing import ClassVar, Protocol
 
-from pyvt.config.cache import KVCacheSpec
+from pyvt.config.cache import LayerSpec
 from pyvt.config.model import ModelConfig
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.ops.numerics import Array
@@ -29,6 +29,14 @@ class CausalLM(Protocol):
         """Return logits ``[n, V]`` f32 (f64 in an f64 model) of hidden rows ``[n, H]``."""
         ...
 
-    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
-        """Return what each layer keeps of a token, in the order of ``batch.kv_caches``."""
+    def draft(self, token_ids: Array, hidden: Array, batch: ForwardBatch) -> Array:
+        """Return what the draft head makes of hidden states and the tokens behind them ``[T, H]``.
+
+        Called after ``forward`` where tokens are drafted by a model that has such a head; its
+        output can be given back as ``hidden``.
+        """
+        ...
+
+    def kv_cache_specs(self) -> tuple[LayerSpec, ...]:
+        """Return what each layer keeps, in the order of ``batch.kv_caches``."""
         ...

@@ -1,4 +1,4 @@
-"""The pre-norm decoder that the families share.
+"""The pre-norm decoder that the families share; the config says what each layer mixes by.
 
 Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 """
@@ -6,33 +6,17 @@ Dims: T tokens, H hidden size, V vocabulary, n rows that need logits.
 from typing import ClassVar
 
 from pyvt import ops
-from pyvt.config.cache import KVCacheSpec
+from pyvt.config.cache import KVCacheSpec, LayerSpec, StateSpec
 from pyvt.config.model import ModelConfig
-from pyvt.layers.attention import Attention
 from pyvt.layers.embedding import Embedding
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.linear import Linear
 from pyvt.layers.module import Module
-from pyvt.layers.moe import feed_forward
-from pyvt.layers.norm import RMSNorm
 from pyvt.layers.rotary import RotaryEmbedding
+from pyvt.models.decoder_layer import DecoderLayer, decoder_norm
+from pyvt.models.mtp import DraftHead
 from pyvt.ops.numerics import Array
 from pyvt.quant import WeightSettings
-
-
-class DecoderLayer(Module):
-    """Attention, then the MLP; the norm before attention belongs to the step that adds into it."""
-
-    def __init__(self, config: ModelConfig, layer_idx: int, rotary: RotaryEmbedding) -> None:
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer_idx, rotary)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = feed_forward(config, layer_idx)
-
-    def __call__(self, x: Array, residual: Array, batch: ForwardBatch) -> Array:
-        """Return the MLP's output ``[T, H]`` for normed ``x``; adds attention into ``residual``."""
-        x = self.self_attn(x, batch)
-        return self.mlp(self.post_attention_layernorm.add(x, residual))
 
 
 class Decoder(Module):
@@ -42,13 +26,14 @@ class Decoder(Module):
     before it.
     """
 
-    def __init__(self, config: ModelConfig, settings: WeightSettings, max_positions: int) -> None:
-        rotary = RotaryEmbedding(config.rope, max_positions, settings.wide_dtype)
+    def __init__(
+        self, config: ModelConfig, settings: WeightSettings, rotary: RotaryEmbedding
+    ) -> None:
         self.embed_tokens = Embedding(
             config.vocab_size, config.hidden_size, is_tied=config.tie_word_embeddings
         )
         self.layers = [DecoderLayer(config, i, rotary) for i in range(config.num_layers)]
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = decoder_norm(config)
         self._dtype = settings.dtype
 
     def __call__(self, input_ids: Array, batch: ForwardBatch) -> Array:
@@ -74,7 +59,13 @@ class DecoderForCausalLM(Module):
         """Make the layers, without weights, for sequences of up to ``max_positions`` tokens."""
         self.config = config
         self.settings = settings
-        self.model = Decoder(config, settings, max_positions or config.max_position_embeddings)
+        rotary = RotaryEmbedding(
+            config.rope, max_positions or config.max_position_embeddings, settings.wide_dtype
+        )
+        self.model = Decoder(config, settings, rotary)
+        self.mtp: DraftHead | None = None
+        if config.num_mtp_layers:
+            self.mtp = DraftHead(config, rotary, settings)
         self.lm_head: Linear | None = None
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size)
@@ -91,14 +82,35 @@ class DecoderForCausalLM(Module):
             return self.model.embed_tokens.as_linear(hidden)
         return self.lm_head(hidden)
 
-    def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
-        """Return what each layer keeps of a token; K and V are in the dtype of activations."""
-        return tuple(
-            KVCacheSpec(
-                num_kv_heads=self.config.num_kv_heads,
-                head_dim=self.config.head_dim,
-                dtype=self.settings.dtype,
-                sliding_window=window,
+    def draft(self, token_ids: Array, hidden: Array, batch: ForwardBatch) -> Array:
+        """Return what the draft head makes ``[T, H]`` of hidden states and the tokens behind them.
+
+        ``token_ids`` ``[T]`` follow the tokens of the batch; the head's K and V are written.
+        """
+        assert self.mtp is not None, "asked only of a model with a draft head"
+        return self.mtp(self.model.embed_tokens(token_ids), hidden, batch)
+
+    def kv_cache_specs(self) -> tuple[LayerSpec, ...]:
+        """Return what each layer keeps of a token, or of a request.
+
+        K and V are in the dtype of activations, states of the delta rule in that of sums. Layers
+        of the draft head come last.
+        """
+        num_layers = self.config.num_layers + self.config.num_mtp_layers
+        return tuple(self._spec(i) for i in range(num_layers))
+
+    def _spec(self, layer_idx: int) -> LayerSpec:
+        config, linear = self.config, self.config.linear_attention
+        if linear is not None and layer_idx in config.linear_layers:
+            return StateSpec(
+                conv_shape=linear.conv_shape,
+                state_shape=linear.state_shape,
+                conv_dtype=self.settings.dtype,
+                state_dtype=self.settings.wide_dtype,
             )
-            for window in self.config.sliding_windows
+        return KVCacheSpec(
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            dtype=self.settings.dtype,
+            sliding_window=config.window_of(layer_idx),
         )

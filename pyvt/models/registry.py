@@ -3,6 +3,7 @@
 A row is an architecture and the place of its class; the class is imported when it is first used.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.config.model import ModelConfig
+from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import CheckpointError, UnsupportedError, did_you_mean
 from pyvt.log import get_logger
 from pyvt.models.decoder import DecoderForCausalLM
@@ -35,12 +37,18 @@ MODELS = {
     "LlamaForCausalLM": "pyvt.models.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "pyvt.models.qwen3:Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM": "pyvt.models.qwen3_moe:Qwen3MoeForCausalLM",
+    "Qwen3NextForCausalLM": "pyvt.models.qwen3_5:Qwen3NextForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "pyvt.models.qwen3_5:Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration": (
+        "pyvt.models.qwen3_5:Qwen3_5MoeForConditionalGeneration"
+    ),
 }
 _ROPE_FREQS = "rope_freqs.weight"
 _LM_HEAD = "lm_head.weight"
 _EMBEDDING = "model.embed_tokens.weight"
 _CHUNK_BYTES = 4 << 20
 _MAX_DIVISORS = 1 << 16
+_DRAFT_LAYER = re.compile(r"mtp\.layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +92,24 @@ def model_config(files: ModelFiles) -> ModelConfig:
                 "%s differs from the tied embedding in %s: it is used", _LM_HEAD, files.path
             )
             config = replace(config, tie_word_embeddings=False)
-        return config
+        return _with_draft_head(config, names)
     shapes = {name: source.info(name).shape for name in names}
     divisors = _rope_divisors(source) if _ROPE_FREQS in names else None
     return ModelConfig.from_gguf(files.gguf_metadata or {}, shapes, divisors)
+
+
+def _with_draft_head(config: ModelConfig, names: Iterable[str]) -> ModelConfig:
+    """Return a config that counts the layers of the draft head which the checkpoint has.
+
+    A config need not say that there is one, and some repackagers take it out.
+    """
+    if config.linear_attention is None:
+        return config
+    layers = [match[1] for match in map(_DRAFT_LAYER.match, names) if match]
+    num_layers = len(set(layers))
+    if num_layers < config.num_mtp_layers:
+        log.warning("no draft head of %d layers: tokens cannot be drafted", config.num_mtp_layers)
+    return replace(config, num_mtp_layers=num_layers)
 
 
 def _is_same(source: WeightSource, name: str, other: str) -> bool:
@@ -129,6 +151,10 @@ def _ignored(config: ModelConfig, extra: Iterable[str]) -> tuple[str, ...]:
     names = [*extra]
     if config.tie_word_embeddings:
         names.append(r"lm_head\.weight")
+    if config.linear_attention is not None:
+        # Tables of its own, or the whole head where nobody asks for drafts.
+        tables = r"mtp\.(embed_tokens|lm_head|shared_head\.head)\.weight"
+        names.append(tables if config.num_mtp_layers else r"mtp\..*")
     if config.rope.freq_divisors is not None:
         names.append(r"rope_freqs\.weight")
     return tuple(names)
@@ -187,4 +213,7 @@ def load_model(
     )
     for module in model.modules():
         module.after_load(settings)
+    packer = selected_backend().prepack
+    if packer is not None:
+        packer.release_rest()
     return LoadedModel(model=model, config=config, report=report, expand=decision)

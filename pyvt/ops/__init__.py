@@ -1,14 +1,24 @@
 """The op library: every public op, with its contract; NumPy arrays in, NumPy arrays out."""
 
-from pyvt.ops.activation import gelu, gelu_and_mul, relu, sigmoid, silu, silu_and_mul
+from pyvt.ops.activation import (
+    gelu,
+    gelu_and_mul,
+    relu,
+    sigmoid,
+    sigmoid_gate,
+    silu,
+    silu_and_mul,
+)
 from pyvt.ops.attention import merge_attn_states, paged_attention
-from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap
+from pyvt.ops.causal_conv import causal_conv1d
+from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap, take_columns
 from pyvt.ops.embedding import embedding
+from pyvt.ops.gated_delta import gated_delta_net, gated_delta_rule, gdn_gate
 from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
 from pyvt.ops.linear import linear
 from pyvt.ops.logprobs import log_softmax, top_logprobs
 from pyvt.ops.moe import add_shared_expert, fused_experts, router_topk
-from pyvt.ops.norm import fused_add_rms_norm, rms_norm
+from pyvt.ops.norm import fused_add_rms_norm, l2_norm, rms_norm, rms_norm_gated
 from pyvt.ops.packed import packed_embedding, packed_linear, prepack_weight
 from pyvt.ops.penalties import (
     apply_allowed_ids,
@@ -46,6 +56,7 @@ __all__ = [
     "apply_top_k_top_p",
     "argmax",
     "cast",
+    "causal_conv1d",
     "copy_blocks",
     "count_nonfinite",
     "dequantize",
@@ -53,8 +64,12 @@ __all__ = [
     "fused_add_rms_norm",
     "fused_experts",
     "gather_blocks",
+    "gated_delta_net",
+    "gated_delta_rule",
+    "gdn_gate",
     "gelu",
     "gelu_and_mul",
+    "l2_norm",
     "linear",
     "log_softmax",
     "merge_attn_states",
@@ -71,14 +86,17 @@ __all__ = [
     "relu",
     "reshape_and_cache",
     "rms_norm",
+    "rms_norm_gated",
     "rope_cos_sin",
     "rotary_embedding",
     "router_topk",
     "scale",
     "scatter_blocks",
     "sigmoid",
+    "sigmoid_gate",
     "silu",
     "silu_and_mul",
     "soft_cap",
+    "take_columns",
     "top_logprobs",
 ]

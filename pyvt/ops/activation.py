@@ -15,6 +15,7 @@ SILU = declare("silu")
 GELU = declare("gelu")
 SILU_AND_MUL = declare("silu_and_mul", composite=("silu", "mul"))
 GELU_AND_MUL = declare("gelu_and_mul", composite=("gelu", "mul"))
+SIGMOID_GATE = declare("sigmoid_gate", composite=("sigmoid", "mul"))
 
 
 def relu(x: Array, *, out: Array | None = None) -> Array:
@@ -127,6 +128,35 @@ def gelu_and_mul(x: Array, *, out: Array | None = None) -> Array:
     return _gated(GELU_AND_MUL, x, out)
 
 
+def sigmoid_gate(x: Array, gate: Array, *, out: Array | None = None) -> Array:
+    """Product of a tensor and the logistic function of its gate.
+
+    ``out = x * sigmoid(gate)``, rounded once at the end. Where a projection holds ``[q | gate]``
+    for each head, the gate is the view ``[..., D:]`` of it.
+
+    Args:
+        x: ``[...]`` f64|f32|bf16|f16.
+        gate: ``[...]``, the shape and dtype of ``x``.
+        out: ``[...]``, the dtype of ``x``; may be ``x`` or ``gate``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError, DTypeError.
+
+    Source: Qiu et al. 2025, arXiv:2505.06708; transformers ``Qwen3NextAttention``.
+    """
+    check = Check("sigmoid_gate")
+    check.tensor("x", x, "...", FLOATS)
+    check.tensor("gate", gate, "...", FLOATS)
+    check.same_dtype("gate", gate, "x", x)
+    check.same_shape("gate", gate, "x", x)
+    out = check.output(out, x.shape, x.dtype)
+    SIGMOID_GATE(out, x, gate)
+    return out
+
+
 def _map(op: Op, x: Array, out: Array | None) -> Array:
     """Check and dispatch an op of one tensor that keeps its shape."""
     check = Check(op.name)
@@ -188,3 +218,9 @@ def _silu_and_mul(out: Array, x: Array) -> None:
 def _gelu_and_mul(out: Array, x: Array) -> None:
     wide, size = x.astype(accum_dtype(x)), out.shape[-1]
     round_into(out, _gelu_of(wide[..., :size]) * wide[..., size:])
+
+
+@SIGMOID_GATE.reference
+def _sigmoid_gate(out: Array, x: Array, gate: Array) -> None:
+    accum = accum_dtype(x)
+    round_into(out, x.astype(accum) / (1 + np.exp(-gate.astype(accum))))

@@ -1,4 +1,4 @@
-"""Arithmetic on each element.
+"""Arithmetic on each element, and the order of elements in a row.
 
 ``...`` stands for any dims.
 """
@@ -7,13 +7,14 @@ import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, accum_dtype, round_into
-from pyvt.tensor.dtype import FLOATS, FP8_E4M3, FP8_E5M2, DType
+from pyvt.tensor.dtype import FLOATS, FP8_E4M3, FP8_E5M2, I32, I64, DType
 
 ADD = declare("add")
 MUL = declare("mul")
 SCALE = declare("scale")
 CAST = declare("cast")
 SOFT_CAP = declare("soft_cap")
+TAKE_COLUMNS = declare("take_columns")
 
 _CASTABLE = (*FLOATS, FP8_E4M3, FP8_E5M2)
 _E4M3_MAX = 448.0
@@ -168,3 +169,33 @@ def soft_cap(x: Array, cap: float, *, out: Array | None = None) -> Array:
 def _soft_cap(out: Array, x: Array, cap: float) -> None:
     accum = accum_dtype(x)
     round_into(out, np.tanh(x.astype(accum) / accum.type(cap)) * accum.type(cap))
+
+
+def take_columns(x: Array, columns: Array, *, out: Array | None = None) -> Array:
+    """Columns of every row in another order: ``out[..., j] = x[..., columns[j]]``.
+
+    Args:
+        x: ``[..., K]`` f64|f32|bf16|f16.
+        columns: ``[C]`` i32|i64, each in ``[0, K)``.
+        out: ``[..., C]``, the dtype of ``x``; shares no memory with ``x``.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: also for a column outside ``[0, K)``.
+        DTypeError.
+    """
+    check = Check("take_columns")
+    check.tensor("x", x, "... K", FLOATS)
+    check.tensor("columns", columns, "C", (I32, I64))
+    check.index("columns", columns, x.shape[-1])
+    out = check.output(out, (*x.shape[:-1], len(columns)), x.dtype)
+    check.disjoint("out", out, x=x, columns=columns)
+    TAKE_COLUMNS(out, x, columns)
+    return out
+
+
+@TAKE_COLUMNS.reference
+def _take_columns(out: Array, x: Array, columns: Array) -> None:
+    out[...] = np.take(x, columns, axis=-1)

@@ -4,11 +4,14 @@ Dims: E matrices of a stack; K input features, N output features; T tokens, V vo
 size. ``...`` stands for any leading dims.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, DTypeError, ShapeError, did_you_mean
+from pyvt.ops.elementwise import take_columns
 from pyvt.ops.embedding import EMBEDDING
 from pyvt.ops.linear import LINEAR
 from pyvt.ops.numerics import Array
@@ -17,7 +20,7 @@ from pyvt.ops.quant_gguf import QUANT_EMBEDDING, QUANT_LINEAR
 from pyvt.tensor.dtype import DTYPES, F32, FLOATS, I32, I64, DType
 from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tensor.stored import Stored, joined, stored_dtype
+from pyvt.tensor.stored import Stored, columns_of, has_same_columns, joined, stored_dtype
 
 PACKED_LINEAR = declare("packed_linear")
 PACKED_EMBEDDING = declare("packed_embedding")
@@ -54,9 +57,14 @@ def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
             f"[prepack_weight] parts: expected [N, K] of one K, or [E, N, K] of one N and K, "
             f"got {shapes}"
         )
+    columns = columns_of(parts[0])
+    if not has_same_columns(parts) or (columns is not None and len(shapes[0]) > 2):
+        raise ShapeError(
+            "[prepack_weight] parts: expected columns in one order, in stacks their own, got others"
+        )
     prepack = selected_backend().prepack
     packed = None if prepack is None else prepack(parts)
-    return joined(parts) if packed is None else packed
+    return joined(parts) if packed is None else replace(packed, columns=columns)
 
 
 def packed_linear(
@@ -98,6 +106,8 @@ def packed_linear(
         )
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
     check.disjoint("out", out, x=x, weight=weight.data)
+    if weight.columns is not None:
+        x = take_columns(x, weight.columns)
     PACKED_LINEAR(out, x, weight, bias, act)
     return out
 

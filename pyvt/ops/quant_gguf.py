@@ -14,6 +14,7 @@ import numpy as np
 from pyvt.dispatch import Check, declare
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.ops.block_formats import FORMATS, Panel, decode_panel
+from pyvt.ops.elementwise import take_columns
 from pyvt.ops.numerics import Array, accum_dtype, round_into
 from pyvt.tensor.dtype import BLOCK_FORMATS, FLOATS, I32, I64, DType
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -54,7 +55,12 @@ def dequantize(
     check = Check("dequantize")
     check.tensor("weight", weight, "... K", BLOCK_FORMATS)
     out = check.output(out, weight.shape, check.named_dtype("dtype", dtype, FLOATS))
-    DEQUANTIZE(out, weight)
+    if weight.columns is None:
+        DEQUANTIZE(out, weight)
+        return out
+    stored = np.empty(out.shape, out.dtype)
+    DEQUANTIZE(stored, weight)
+    out[..., weight.columns] = stored
     return out
 
 
@@ -93,6 +99,8 @@ def quant_embedding(
     out = check.output(
         out, (len(input_ids), weight.shape[1]), check.named_dtype("dtype", dtype, FLOATS)
     )
+    if weight.columns is not None:
+        raise check.fail("weight", "columns in their own order", "another order")
     QUANT_EMBEDDING(out, input_ids, weight)
     return out
 
@@ -196,6 +204,8 @@ def quant_linear(
         )
     out = check.output(out, (*x.shape[:-1], weight.shape[0]), x.dtype)
     check.disjoint("out", out, x=x, weight=weight.blocks, bias=bias)
+    if weight.columns is not None:
+        x = take_columns(x, weight.columns)
     QUANT_LINEAR(out, x, weight, bias, act)
     return out
 

@@ -123,6 +123,8 @@ class Admission:
     def _has_room(self, request: Request, num_hit: int, num_running: int) -> bool:
         """Return whether blocks for all known tokens are free, and some for those that run."""
         manager = self._manager
+        if manager.states is not None and not manager.states.has_room:
+            return False
         need = manager.num_missing_blocks(request.block_hashes, num_hit, request.num_tokens)
         return need + self._reserve(num_running) <= manager.pool.num_free_blocks
 

@@ -1,18 +1,21 @@
 """KVCacheManager: the block tables of each request, one for each cache group.
 
-Groups that keep KV of tokens draw from one pool; a state group has a pool of slots of its own, one
-slot for each running request and one for each snapshot. Groups are made to agree here: a request
-gets blocks of all groups or of none, and a prefix hit is a start that every group can serve.
+Groups that keep KV of tokens draw from one pool; the state group has slots of its own, which
+``StateManager`` deals. Groups are made to agree here: a request gets blocks of all groups or of
+none, and a prefix hit is a start that every group can serve.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup, blocks_of_request
-from pyvt.mathutil import cdiv
+from pyvt.mathutil import cdiv, round_up
 from pyvt.messages import BlockCopy, BlockIds
 from pyvt.scheduler.block_pool import NULL_BLOCK, BlockPool
 from pyvt.scheduler.prefix_lookup import PrefixLookup
+from pyvt.scheduler.state_manager import RequestState, StateManager
+from pyvt.scheduler.state_pool import StatePool
 
 
 @dataclass(slots=True, eq=False)
@@ -20,16 +23,18 @@ class RequestBlocks:
     """What one request holds.
 
     Attributes:
-        tables: for each group the blocks of its tokens in order; a state group's is one slot.
+        tables: for each group the blocks of its tokens in order; that of a state group is empty.
         num_published: blocks at the start of the request that were published.
         num_dropped: for each group the blocks at its start that left the window.
         is_shared: whether its last, partial block may have another owner.
+        state: its slots, None without a state group.
     """
 
     tables: tuple[list[int], ...]
     num_published: int = 0
     num_dropped: list[int] = field(default_factory=list)
     is_shared: bool = False
+    state: RequestState | None = None
 
 
 @dataclass(slots=True)
@@ -54,14 +59,14 @@ class KVCacheManager:
 
     Attributes:
         pool: blocks of the groups that keep KV of tokens.
-        states: slots of the state groups, None where there are none.
+        states: who deals the slots of the state group, None without one.
         copies: copies that the worker must make before the next step, in order.
     """
 
     __slots__ = (
         "_is_simple",
+        "_state_group",
         "_token_groups",
-        "_unconfirmed",
         "block_size",
         "copies",
         "groups",
@@ -87,18 +92,19 @@ class KVCacheManager:
         self.block_size = block_size
         self.max_step_tokens = max_step_tokens
         self.pool = BlockPool(num_blocks, num_groups=len(self.groups))
-        has_states = any(group.kind == "state" for group in self.groups)
-        self.states = (
-            BlockPool(num_state_slots, num_groups=len(self.groups)) if has_states else None
-        )
-        self.lookup = PrefixLookup(self.groups, block_size, self.pool, self.states)
-        self.prefix_stats = PrefixCacheStats()
-        self.copies: list[BlockCopy] = []
-        self.holders: dict[str, RequestBlocks] = {}
-        self._unconfirmed: list[int] = []
         self._token_groups = tuple(
             g for g, group in enumerate(self.groups) if group.kind != "state"
         )
+        self._state_group = next(
+            (g for g, group in enumerate(self.groups) if group.kind == "state"), None
+        )
+        assert len(self.groups) - len(self._token_groups) <= 1, "all states are one group"
+        self.states = self._make_states(num_state_slots)
+        pool = None if self.states is None else self.states.pool
+        self.lookup = PrefixLookup(self.groups, block_size, self.pool, pool)
+        self.prefix_stats = PrefixCacheStats()
+        self.copies: list[BlockCopy] = []
+        self.holders: dict[str, RequestBlocks] = {}
         self._is_simple = all(group.kind == "full" for group in self.groups)
 
     @property
@@ -110,11 +116,6 @@ class KVCacheManager:
     def usage(self) -> float:
         """Share of the blocks that are held, 0 to 1."""
         return 1.0 - self.pool.num_free_blocks / self.pool.num_blocks
-
-    @property
-    def snapshot_every(self) -> int:
-        """Tokens between two snapshots of a state, 0 without state groups."""
-        return max((group.snapshot_every for group in self.groups), default=0)
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Return the most blocks that a request of that many tokens holds, over all groups."""
@@ -149,7 +150,7 @@ class KVCacheManager:
         Returns:
             None where blocks or slots are too few; then nothing has changed.
         """
-        if self.states is not None and not self._has_slots():
+        if self.states is not None and not self.states.has_room:
             return None
         blocks = RequestBlocks(
             tables=tuple([] for _ in self.groups), num_dropped=[0] * self.num_groups
@@ -165,7 +166,13 @@ class KVCacheManager:
             for table in blocks.tables:
                 self.pool.release(reversed(table))
             return None
-        self._start_states(blocks, hashes, num_hit)
+        if self.states is not None:
+            # Where the KV of a prompt's start goes on and the state does not.
+            branch = self.lookup.longest(hashes, num_tokens // self.block_size, with_states=False)
+            blocks.state = self.states.start(
+                self._name_of(hashes, num_hit), num_hit, branch * self.block_size
+            )
+            assert blocks.state is not None, "slots were counted before"
         self.holders[request_id] = blocks
         return blocks
 
@@ -239,11 +246,6 @@ class KVCacheManager:
                 if block_id != NULL_BLOCK:
                     self.pool.publish(g, hashes[index], block_id)
         blocks.num_published = max(blocks.num_published, num_full)
-        every = self.snapshot_every
-        if self.states is not None and every and num_computed % every == 0 and num_computed:
-            index = num_computed // self.block_size - 1
-            if index < len(hashes):
-                self._snapshot(blocks, hashes[index])
 
     def rollback(self, blocks: RequestBlocks, hashes: Sequence[bytes], num_tokens: int) -> int:
         """Go back to at most ``num_tokens`` computed tokens; return how many stay valid.
@@ -269,7 +271,8 @@ class KVCacheManager:
             blocks.tables[g][:] = found
             blocks.num_dropped[g] = found.count(NULL_BLOCK)
         blocks.num_published = num_valid // self.block_size
-        self._restore_states(blocks, hashes, num_valid)
+        if self.states is not None and blocks.state is not None:
+            self.states.restart(blocks.state, self._name_of(hashes, num_valid), num_valid)
         return num_valid
 
     def free(self, request_id: str) -> None:
@@ -280,13 +283,15 @@ class KVCacheManager:
         blocks = self.holders.pop(request_id, None)
         if blocks is None:
             return
-        for g, table in enumerate(blocks.tables):
-            self._pool_of(g).release(reversed(table))
+        for table in blocks.tables:
+            self.pool.release(reversed(table))
+        if self.states is not None and blocks.state is not None:
+            self.states.free(blocks.state)
 
     def reset_prefix_cache(self) -> int:
         """Make no block findable any more; return how many were."""
         self.prefix_stats = PrefixCacheStats(num_resets=self.prefix_stats.num_resets + 1)
-        num_states = 0 if self.states is None else self.states.reset()
+        num_states = 0 if self.states is None else self.states.pool.reset()
         return self.pool.reset() + num_states
 
     def take_copies(self) -> tuple[BlockCopy, ...]:
@@ -297,22 +302,13 @@ class KVCacheManager:
         self.copies.clear()
         return copies
 
-    def confirm_copies(self) -> None:
-        """Note that the worker has made the copies that were taken."""
-        self._unconfirmed.clear()
-
-    def drop_unconfirmed(self) -> None:
-        """Forget snapshots whose copy may not have been made; no copy is pending after it."""
+    def drop_copies(self) -> None:
+        """Forget the copies of a step that is given up."""
         self.copies.clear()
-        if self.states is not None:
-            self.states.forget(self._unconfirmed)
-        self._unconfirmed.clear()
 
     def check_integrity(self) -> None:
         """Assert that counts equal the uses in all tables and that no table holds an id twice."""
         self.pool.check_integrity()
-        if self.states is not None:
-            self.states.check_integrity()
         uses = [0] * (self.pool.num_blocks + 1)
         for request_id, blocks in self.holders.items():
             ids = [b for g in self._token_groups for b in blocks.tables[g] if b != NULL_BLOCK]
@@ -329,21 +325,33 @@ class KVCacheManager:
     def _check_states(self) -> None:
         if self.states is None:
             return
-        slots = [
-            blocks.tables[g][0]
-            for blocks in self.holders.values()
-            for g, group in enumerate(self.groups)
-            if group.kind == "state"
-        ]
-        assert len(set(slots)) == len(slots), "two requests have one state"
-        num_held = self.states.num_blocks - self.states.num_free_blocks
-        assert num_held == len(slots), f"{num_held} states are held, {len(slots)} are used"
+        pool = self.states.pool
+        pool.check_integrity()
+        states = [blocks.state for blocks in self.holders.values()]
+        assert None not in states, "a request without a state runs"
+        own = [state.own for state in states if state is not None]
+        assert len(set(own)) == len(own), "two requests have one state"
+        held = Counter(s for state in states if state for s in self.states.slots_of(state))
+        for slot in range(1, pool.num_blocks + 1):
+            assert pool.ref_count(slot) == held[slot], (
+                f"slot {slot}: {pool.ref_count(slot)} references, {held[slot]} uses"
+            )
 
-    def _pool_of(self, group: int) -> BlockPool:
-        if self.groups[group].kind != "state":
-            return self.pool
-        assert self.states is not None, "a state group has slots"
-        return self.states
+    def _make_states(self, num_slots: int) -> StateManager | None:
+        if self._state_group is None:
+            return None
+        full = next((g for g in self._token_groups if self.groups[g].kind == "full"), None)
+
+        def is_reachable(name: bytes) -> bool:
+            return full is None or self.pool.find(full, name) is not None
+
+        pool = StatePool(num_slots, num_groups=len(self.groups), is_reachable=is_reachable)
+        every = round_up(self.groups[self._state_group].snapshot_every, self.block_size)
+        return StateManager(pool, self._state_group, self.block_size, every)
+
+    def _name_of(self, hashes: Sequence[bytes], num_tokens: int) -> bytes | None:
+        """Return the name of the block that ends a start, None for the empty one."""
+        return hashes[num_tokens // self.block_size - 1] if num_tokens else None
 
     def _extend(
         self, blocks: RequestBlocks, num_tokens: int, *, full_only: bool = False
@@ -414,57 +422,3 @@ class KVCacheManager:
             have = self.groups[g].max_blocks(num_hit, self.block_size, 1)
             given += min(most, have)
         return given
-
-    def _has_slots(self) -> bool:
-        assert self.states is not None, "asked only with state groups"
-        num_needed = sum(group.kind == "state" for group in self.groups)
-        return self.states.num_free_blocks >= num_needed
-
-    def _start_states(self, blocks: RequestBlocks, hashes: Sequence[bytes], num_hit: int) -> None:
-        for g, group in enumerate(self.groups):
-            if group.kind == "state":
-                assert self.states is not None, "a state group has slots"
-                source = self._snapshot_at(g, hashes, num_hit)
-                # A snapshot that is restored from must not be the slot that is taken.
-                self.states.retain((source,))
-                taken = self.states.allocate(1)
-                self.states.release((source,))
-                if taken is None:
-                    # The snapshot is the last slot: the request takes it over.
-                    self.states.forget((source,))
-                    taken = self.states.allocate(1)
-                assert taken is not None, "slots were counted before"
-                blocks.tables[g].extend(taken)
-                if taken[0] != source:
-                    self.copies.append(BlockCopy(g, source, taken[0]))
-
-    def _restore_states(
-        self, blocks: RequestBlocks, hashes: Sequence[bytes], num_valid: int
-    ) -> None:
-        for g, group in enumerate(self.groups):
-            if group.kind == "state":
-                source = self._snapshot_at(g, hashes, num_valid)
-                self.copies.append(BlockCopy(g, source, blocks.tables[g][0]))
-
-    def _snapshot_at(self, group: int, hashes: Sequence[bytes], num_tokens: int) -> int:
-        """Return the slot of the snapshot at a boundary; the null slot is the fresh state."""
-        if num_tokens == 0:
-            return NULL_BLOCK
-        assert self.states is not None, "a state group has slots"
-        found = self.states.find(group, hashes[num_tokens // self.block_size - 1])
-        assert found is not None, "a hit has a snapshot at its end"
-        return found
-
-    def _snapshot(self, blocks: RequestBlocks, block_hash: bytes) -> None:
-        """Keep a copy of each state, where a slot is free or an older snapshot can go."""
-        assert self.states is not None, "a state group has slots"
-        for g, group in enumerate(self.groups):
-            if group.kind != "state" or self.states.find(g, block_hash) is not None:
-                continue
-            taken = self.states.allocate(1)
-            if taken is None:
-                return
-            self.states.publish(g, block_hash, taken[0])
-            self.copies.append(BlockCopy(g, blocks.tables[g][0], taken[0]))
-            self._unconfirmed += taken
-            self.states.release(taken)

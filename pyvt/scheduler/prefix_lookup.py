@@ -33,8 +33,11 @@ class PrefixLookup:
         self._pool = pool
         self._states = states
 
-    def longest(self, hashes: Sequence[bytes], max_blocks: int) -> int:
-        """Return the blocks of the longest start that can be used, at most ``max_blocks``."""
+    def longest(self, hashes: Sequence[bytes], max_blocks: int, *, with_states: bool = True) -> int:
+        """Return the blocks of the longest start that can be used, at most ``max_blocks``.
+
+        Without states it is the longest whose KV is there.
+        """
         found = min(len(hashes), max_blocks)
         before = -1
         while found and found != before:
@@ -44,7 +47,7 @@ class PrefixLookup:
                     found = self._longest_full(g, hashes, found)
                 elif group.kind == "sliding":
                     found = self._longest_sliding(g, hashes, found)
-                else:
+                elif with_states:
                     found = self._longest_state(g, hashes, found)
         return found
 

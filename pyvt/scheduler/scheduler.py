@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pyvt.config import SchedulerConfig
-from pyvt.errors import RequestError
+from pyvt.errors import ConfigError, RequestError
 from pyvt.kv_tier.connector import KVConnector
 from pyvt.messages import (
     EngineCoreOutput,
@@ -23,6 +23,7 @@ from pyvt.messages import (
     FinishReason,
     ModelRunnerOutput,
     SchedulerOutput,
+    StateSlots,
 )
 from pyvt.scheduler.admission import Admission, Verdict
 from pyvt.scheduler.block_hash import BlockHasher
@@ -46,6 +47,10 @@ class SchedulerStats:
         prefix_hits: tokens of them that were found.
         num_kept_blocks: blocks that nobody holds and that may be found again.
         num_evictions: kept blocks that were taken for other tokens.
+        num_states: states of linear attention that are held.
+        num_kept_states: snapshots of states that nobody holds and that may be found again.
+        num_snapshots: snapshots that were made.
+        num_state_evictions: kept snapshots that were taken for other states.
     """
 
     num_running: int
@@ -56,6 +61,10 @@ class SchedulerStats:
     prefix_hits: int = 0
     num_kept_blocks: int = 0
     num_evictions: int = 0
+    num_states: int = 0
+    num_kept_states: int = 0
+    num_snapshots: int = 0
+    num_state_evictions: int = 0
 
 
 class Scheduler:
@@ -82,7 +91,17 @@ class Scheduler:
             hasher: names blocks for the prefix cache; None turns the cache off.
             watermark: share of the blocks that stay free when a request starts beside others.
             connector: loads and stores KV beyond the pool; it needs ``hasher``.
+
+        Raises:
+            ConfigError: there is a connector and the model has recurrent states, which it does not
+                carry.
         """
+        if connector is not None and kv_cache_manager.states is not None:
+            raise ConfigError(
+                "[scheduler] connector: expected none for a model with recurrent states, which do "
+                f"not travel with KV, got {type(connector).__name__}",
+                field="connector",
+            )
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.hasher = hasher
@@ -114,6 +133,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Return the state of the queues and of the prefix cache."""
         manager = self.kv_cache_manager
+        slots = None if manager.states is None else manager.states.pool
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
@@ -123,6 +143,10 @@ class Scheduler:
             prefix_hits=manager.prefix_stats.num_hit_tokens,
             num_kept_blocks=manager.pool.num_kept_blocks,
             num_evictions=manager.pool.num_evictions,
+            num_states=slots.num_blocks - slots.num_free_blocks if slots else 0,
+            num_kept_states=slots.num_kept_blocks if slots else 0,
+            num_snapshots=slots.num_snapshots if slots else 0,
+            num_state_evictions=slots.num_evictions if slots else 0,
         )
 
     def reset_prefix_cache(self) -> int:
@@ -204,6 +228,7 @@ class Scheduler:
             total_num_scheduled_tokens=self.config.max_num_batched_tokens - step.budget,
             finished_request_ids=frozenset(self._forgotten),
             block_copies=self.kv_cache_manager.take_copies(),
+            state_slots=self._state_slots(step),
         )
         self._forgotten.clear()
         if self.transfers is not None:
@@ -218,10 +243,10 @@ class Scheduler:
         Returns:
             One output for each request that got tokens or ended, in the order of the rows.
         """
-        self.kv_cache_manager.confirm_copies()
         failed = self._take_transfers(answer) if self.transfers is not None else ()
         outputs = []
         size, has_cache = self.kv_cache_manager.block_size, self.hasher is not None
+        states = self.kv_cache_manager.states
         old_drafts, new_drafts = scheduled.draft_token_ids, answer.draft_token_ids
         for request_id, num_tokens in scheduled.num_scheduled_tokens.items():
             if request_id in failed:
@@ -237,6 +262,15 @@ class Scheduler:
                 num_full = request.num_computed_tokens // size
                 if num_full > request.blocks.num_published and request_id not in answer.errors:
                     self._publish(request)
+            if states is not None and request_id not in answer.errors:
+                assert request.blocks is not None, "a request that runs holds blocks"
+                assert request.blocks.state is not None, "and a state"
+                states.settle(
+                    request.blocks.state,
+                    request.block_hashes,
+                    request.num_prompt_tokens,
+                    request.num_computed_tokens,
+                )
             if output is None:
                 continue
             outputs.append(output)
@@ -252,7 +286,7 @@ class Scheduler:
         them and they are computed again, from blocks that were published before the step.
         """
         self._forgotten |= scheduled.finished_request_ids
-        self.kv_cache_manager.drop_unconfirmed()
+        self.kv_cache_manager.drop_copies()
         for request in self._running:
             self._preempt(request)
 
@@ -360,21 +394,40 @@ class Scheduler:
         """Grant a decoding request its token and drafts; return whether there were blocks."""
         assert request.blocks is not None, "a request that runs holds blocks"
         computed, num_tokens = request.num_computed_tokens, 1 + len(drafts)
+        states, state = self.kv_cache_manager.states, request.blocks.state
+        if states is not None and state is not None and not states.reserve(state, len(drafts)):
+            return False
         new_ids = self.kv_cache_manager.grow(request.blocks, computed, computed + num_tokens)
         if new_ids is None:
+            if states is not None and state is not None:
+                states.unreserve(state)
             return False
         step.grant(request, num_tokens, new_ids)
         step.drafts[request.request_id] = drafts
         return True
 
     def _chunk(self, request: Request) -> int:
-        """Return the tokens of a prefill that a step may take; it ends where a snapshot is due."""
-        computed = request.num_computed_tokens
-        num_tokens = min(request.num_missing_tokens, self.config.max_prefill_chunk)
-        every = self.kv_cache_manager.snapshot_every
-        if every:
-            num_tokens = min(num_tokens, every - computed % every)
-        return num_tokens
+        """Return the tokens of a prefill that a step may take."""
+        return min(request.num_missing_tokens, self.config.max_prefill_chunk)
+
+    def _state_slots(self, step: StepPlan) -> dict[str, StateSlots]:
+        """Return where the states of the step's requests go, in a model that has states."""
+        states = self.kv_cache_manager.states
+        found: dict[str, StateSlots] = {}
+        if states is None:
+            return found
+        for request_id, num_tokens in step.granted.items():
+            request = self._requests[request_id]
+            assert request.blocks is not None, "a request that runs holds blocks"
+            assert request.blocks.state is not None, "and a state"
+            found[request_id] = states.plan(
+                request.blocks.state,
+                None if self.hasher is None else request.block_hashes,
+                request.num_prompt_tokens,
+                request.num_computed_tokens,
+                num_tokens,
+            )
+        return found
 
     def _grant(self, step: StepPlan, request: Request, num_tokens: int) -> None:
         """Put a running request into the step, preempting the last ones until it has blocks.

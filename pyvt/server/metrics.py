@@ -114,6 +114,8 @@ class _EngineCollector:
             ("num_requests_running", "requests that run", queues.num_running),
             ("num_requests_waiting", "requests that wait", queues.num_waiting),
             ("kv_cache_usage_perc", "used share of the KV cache, 1 is all", queues.kv_cache_usage),
+            ("num_states", "states of linear attention in use", queues.num_states),
+            ("num_kept_states", "snapshots of states for prompts to come", queues.num_kept_states),
         ):
             yield GaugeMetricFamily(f"pyvt:{name}", text, value=value)
         aborted = stats.num_finished["abort"]
@@ -121,6 +123,23 @@ class _EngineCollector:
             ("prefix_cache_queries", "tokens that were looked for", queues.prefix_queries),
             ("prefix_cache_hits", "tokens of them that were found", queues.prefix_hits),
             ("num_preemptions", "requests whose KV was taken for others", queues.num_preemptions),
+            ("state_snapshots", "snapshots of states that were made", queues.num_snapshots),
+            ("state_evictions", "snapshots taken for others", queues.num_state_evictions),
+            (
+                "spec_decode_num_drafts",
+                "steps of requests with drafts",
+                stats.spec_decode_num_drafts,
+            ),
+            (
+                "spec_decode_num_draft_tokens",
+                "tokens that were drafted",
+                stats.spec_decode_num_draft_tokens,
+            ),
+            (
+                "spec_decode_num_accepted_tokens",
+                "drafted tokens that were right",
+                stats.spec_decode_num_accepted_tokens,
+            ),
             ("generation_tokens", "tokens that were generated", stats.num_generation_tokens),
             ("num_aborted_requests", "requests that were aborted", aborted),
             ("num_steps", "steps of the engine", stats.num_steps),

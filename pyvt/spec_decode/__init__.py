@@ -1,4 +1,7 @@
-"""Who drafts tokens: proposers, from a request's tokens to what may follow."""
+"""Who drafts tokens: proposers, from a request's tokens to what may follow.
+
+Drafts of a model's own head are not made from tokens but from hidden states: ``worker.drafter``.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -27,5 +30,6 @@ PROPOSERS: Mapping[str, Callable[[SpeculativeConfig], Proposer]] = {
 
 
 def make_proposer(config: SpeculativeConfig) -> Proposer | None:
-    """Return the proposer that the settings ask for, None where speculation is off."""
-    return None if config.method is None else PROPOSERS[config.method](config)
+    """Return the proposer that the settings ask for, None where none drafts from tokens."""
+    make = None if config.method is None else PROPOSERS.get(config.method)
+    return None if make is None else make(config)

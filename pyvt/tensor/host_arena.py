@@ -39,7 +39,21 @@ class HostArena:
         self._next += round_up(num_bytes, _ALIGNMENT)
         return np.frombuffer(pages, np.uint8)[start : start + num_bytes]
 
+    def release_rest(self) -> None:
+        """Give back what no buffer has of the last huge page; the next one begins a block."""
+        pages = None if self._pages is None else self._pages()
+        if pages is not None and hasattr(mmap, "MADV_NOHUGEPAGE"):
+            address = np.frombuffer(pages, np.uint8).ctypes.data
+            start = round_up(address + self._next, mmap.PAGESIZE) - address
+            size = min(-(address + start) % _HUGE_PAGE_BYTES, self._stop - start)
+            if size > 0:
+                # Apart from huge pages, or the system would join them again.
+                pages.madvise(mmap.MADV_NOHUGEPAGE, start, size)
+                pages.madvise(mmap.MADV_DONTNEED, start, size)
+        self._pages = None
+
     def _new_block(self, num_bytes: int) -> mmap.mmap:
+        self.release_rest()
         size = round_up(max(num_bytes, _BLOCK_BYTES), _HUGE_PAGE_BYTES) + _HUGE_PAGE_BYTES
         pages = _anonymous_pages(size)
         address = np.frombuffer(pages, np.uint8).ctypes.data

@@ -29,12 +29,14 @@ class PackedTensor:
         shape: logical shape ``(N, K)`` or ``(E, N, K)``.
         layout: name of the layout, ``tile16``.
         data: uint8 ``[num_tiles · tile_bytes]``, contiguous, matrix by matrix.
+        columns: ``[K]`` i32, as in ``QuantTensor``.
     """
 
     dtype: DType
     shape: tuple[int, ...]
     layout: str
     data: "np.ndarray[Any, np.dtype[np.uint8]]"
+    columns: "np.ndarray[Any, np.dtype[np.int32]] | None" = None
 
     def __post_init__(self) -> None:
         if self.layout != TILE16:

@@ -23,11 +23,14 @@ class QuantTensor:
         dtype: a block format.
         shape: logical shape ``[..., K]``; K is a positive multiple of ``dtype.block_size``.
         blocks: uint8 ``[..., K / block_size * block_bytes]``; may be a view of a mapped file.
+        columns: ``[K]`` i32, where column j of the blocks is column ``columns[j]`` of the matrix;
+            None where they are in their own order.
     """
 
     dtype: DType
     shape: tuple[int, ...]
     blocks: "np.ndarray[Any, np.dtype[np.uint8]]"
+    columns: "np.ndarray[Any, np.dtype[np.int32]] | None" = None
 
     def __post_init__(self) -> None:
         if not self.dtype.is_block:
@@ -64,4 +67,4 @@ class QuantTensor:
     def rows(self, index: Any) -> "QuantTensor":
         """Return the rows that ``index`` (a slice or an integer array) selects on the first dim."""
         blocks = self.blocks[index]
-        return QuantTensor(self.dtype, (blocks.shape[0], *self.shape[1:]), blocks)
+        return QuantTensor(self.dtype, (blocks.shape[0], *self.shape[1:]), blocks, self.columns)

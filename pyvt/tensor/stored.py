@@ -20,6 +20,19 @@ def stored_dtype(weight: Stored) -> DType:
     return weight.dtype if isinstance(weight, QuantTensor) else dtype_of(weight)
 
 
+def columns_of(weight: Stored) -> Array | None:
+    """Return the order of the columns of a packed weight, None where it is their own."""
+    return weight.columns if isinstance(weight, QuantTensor) else None
+
+
+def has_same_columns(parts: Sequence[Stored]) -> bool:
+    """Whether tensors have their columns in one order, so that they can be one."""
+    orders = [columns_of(part) for part in parts]
+    given = [order for order in orders if order is not None]
+    is_all_or_none = len(given) in (0, len(orders))
+    return is_all_or_none and all(np.array_equal(order, given[0]) for order in given)
+
+
 def stored_rows(weight: Stored) -> Array:
     """Return the bytes of a matrix, uint8 ``[N, bytes of a row]``; a view but for odd strides."""
     if isinstance(weight, QuantTensor):
@@ -63,5 +76,5 @@ def joined(parts: Sequence[Stored]) -> Stored:
         return first
     if isinstance(first, QuantTensor):
         blocks = np.concatenate([part.blocks for part in parts if isinstance(part, QuantTensor)])
-        return QuantTensor(first.dtype, (len(blocks), *first.shape[1:]), blocks)
+        return QuantTensor(first.dtype, (len(blocks), *first.shape[1:]), blocks, first.columns)
     return np.concatenate([part for part in parts if isinstance(part, np.ndarray)])

@@ -1,4 +1,5 @@
-"""The calls that ``pyvt bench ops`` times: ops of a step of Qwen3-0.6B, with what each must move.
+"""The calls that ``pyvt bench ops`` times, with what each must move: ops of a step of Qwen3-0.6B,
+and those of linear attention in the sizes of Qwen3.6-35B-A3B.
 
 Dims: M rows of activations.
 """
@@ -23,6 +24,9 @@ Array = np.ndarray[Any, Any]
 Call = Callable[[], object]
 
 HIDDEN, INNER, N_HEADS, N_KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 151936
+# Key heads, value heads, size of both, taps of the convolution.
+N_GDN_KEYS, N_GDN_VALUES, GDN_DIM, N_TAPS = 16, 32, 128, 4
+N_CHANNELS = (2 * N_GDN_KEYS + N_GDN_VALUES) * GDN_DIM
 # Weights of a decode step do not lie in a cache; copies that a case goes through in turn have so
 # many bytes in all.
 COLD_BYTES = 128 << 20
@@ -58,8 +62,12 @@ def bench_cases() -> Iterator[BenchCase]:
             yield _product(name, num_rows)
     for num_reqs, query_len, seq_len in ((1, 1, 128), (1, 1, 512), (16, 1, 512), (1, 512, 512)):
         yield _attention(num_reqs, query_len, seq_len)
+    for num_reqs, query_len in ((1, 1), (16, 1), (1, 256)):
+        yield _delta_net(num_reqs, query_len)
+        yield _convolution(num_reqs, query_len)
     for num_rows in (1, 256):
         yield from _row_ops(num_rows)
+        yield from _gate_ops(num_rows)
     for num_rows in (1, 16):
         yield from _sampler_ops(num_rows)
 
@@ -114,6 +122,103 @@ def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
         num_ops=4 * num_pairs * N_HEADS * HEAD_DIM,
         loop="fma_f32",
     )
+
+
+def _turns(num_reqs: int, query_len: int, num_slots: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Yield the index arrays of calls that go on in place, from other slots each time."""
+    cu_seqlens_q = (np.arange(num_reqs + 1) * query_len).astype(np.int32)
+    calls = []
+    for first in range(0, num_slots - num_reqs + 1, num_reqs):
+        slots = np.arange(first, first + num_reqs, dtype=np.int32)
+        kept = np.full((num_reqs, query_len), -1, np.int32)
+        kept[:, -1] = slots
+        calls.append((cu_seqlens_q, slots, kept.ravel()))
+    return itertools.cycle(calls)
+
+
+def _delta_net(num_reqs: int, query_len: int) -> BenchCase:
+    num_tokens, head_bytes = num_reqs * query_len, 4 * GDN_DIM * GDN_DIM
+    num_slots = cdiv(COLD_BYTES, N_GDN_VALUES * head_bytes)
+
+    def make(rng: np.random.Generator) -> Call:
+        def normal(*shape: int) -> Array:
+            return rng.standard_normal(shape, np.float32)
+
+        turns = _turns(num_reqs, query_len, num_slots)
+        state = np.zeros((num_slots, N_GDN_VALUES, GDN_DIM, GDN_DIM), np.float32)
+        q, k = normal(2, num_tokens, N_GDN_KEYS, GDN_DIM)
+        v, z = normal(2, num_tokens, N_GDN_VALUES, GDN_DIM)
+        a, b = normal(2, num_tokens, N_GDN_VALUES)
+        rate, bias = -np.exp(normal(N_GDN_VALUES)), normal(N_GDN_VALUES)
+        weight, out = np.ones(GDN_DIM, np.float32), np.empty_like(v)
+        return lambda: ops.gated_delta_net(
+            q, k, v, z, a, b, rate, bias, weight, 1e-6, state, *next(turns), out=out
+        )
+
+    activations = (2 * N_GDN_KEYS + 3 * N_GDN_VALUES) * GDN_DIM
+    return BenchCase(
+        op="gated_delta_net",
+        case=f"{num_reqs} x {query_len}",
+        make=make,
+        num_bytes=2 * num_reqs * N_GDN_VALUES * head_bytes + 4 * num_tokens * activations,
+        # A decay, an update and two sums for each element of a state.
+        num_ops=2 * 4 * num_tokens * N_GDN_VALUES * GDN_DIM * GDN_DIM,
+        loop="fma_f32",
+    )
+
+
+def _convolution(num_reqs: int, query_len: int) -> BenchCase:
+    num_tokens, num_slots = num_reqs * query_len, 64
+
+    def make(rng: np.random.Generator) -> Call:
+        turns = _turns(num_reqs, query_len, num_slots)
+        x = rng.standard_normal((num_tokens, N_CHANNELS), np.float32)
+        weight = rng.standard_normal((N_TAPS, N_CHANNELS), np.float32)
+        state = np.zeros((num_slots, N_TAPS - 1, N_CHANNELS), np.float32)
+        out = np.empty_like(x)
+        return lambda: ops.causal_conv1d(x, weight, state, *next(turns), out=out)
+
+    num_floats = 2 * num_reqs * (N_TAPS - 1) + 2 * num_tokens + N_TAPS
+    return BenchCase(
+        op="causal_conv1d",
+        case=f"{num_reqs} x {query_len}",
+        make=make,
+        num_bytes=4 * num_floats * N_CHANNELS,
+    )
+
+
+def _gate_ops(num_rows: int) -> Iterator[BenchCase]:
+    """Yield the gates and norms of linear attention, f32."""
+    heads = (num_rows, N_GDN_VALUES, GDN_DIM)
+
+    def normal(rng: np.random.Generator, *shape: int) -> Array:
+        return rng.standard_normal(shape, np.float32)
+
+    def gate(rng: np.random.Generator) -> Call:
+        a, b = normal(rng, 2, num_rows, N_GDN_VALUES)
+        rate, bias = -np.exp(normal(rng, N_GDN_VALUES)), normal(rng, N_GDN_VALUES)
+        return lambda: ops.gdn_gate(a, b, rate, bias)
+
+    def unit(rng: np.random.Generator) -> Call:
+        x = normal(rng, *heads)
+        return lambda: ops.l2_norm(x, 1e-6)
+
+    def gated_norm(rng: np.random.Generator) -> Call:
+        x, z, weight = normal(rng, *heads), normal(rng, *heads), np.ones(GDN_DIM, np.float32)
+        return lambda: ops.rms_norm_gated(x, z, weight, 1e-6)
+
+    def gated(rng: np.random.Generator) -> Call:
+        x, z = normal(rng, *heads), normal(rng, *heads)
+        return lambda: ops.sigmoid_gate(x, z)
+
+    size = N_GDN_VALUES * GDN_DIM
+    for op, make, num_floats in (
+        ("gdn_gate", gate, 4 * N_GDN_VALUES),
+        ("l2_norm", unit, 2 * size),
+        ("rms_norm_gated", gated_norm, 3 * size),
+        ("sigmoid_gate", gated, 3 * size),
+    ):
+        yield BenchCase(op=op, case=f"M={num_rows}", make=make, num_bytes=4 * num_rows * num_floats)
 
 
 def _row_ops(num_rows: int) -> Iterator[BenchCase]:

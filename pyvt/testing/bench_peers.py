@@ -95,6 +95,7 @@ def _targets(model: str, **wanted: tuple[float, float | None, float | None]) -> 
 
 SMOLLM2 = "smollm2-135m"
 _QWEN3 = "shape:qwen3-0.6b"
+_SMOLLM2_SHAPE = "shape:smollm2-135m"
 TARGETS = (
     *_targets(
         SMOLLM2,
@@ -109,22 +110,22 @@ TARGETS = (
         decode_128=(1.4, None, 0.9),
         prefill_256=(1.7, 2.2, 0.6),
         prefill_512=(1.7, 2.2, 0.6),
-        batch_16=(1.6, None, 0.6),
     ),
     *_targets(
         f"{_QWEN3}:q4_k_m",
         decode_128=(1.6, None, 0.9),
         prefill_256=(2.0, 2.7, 0.6),
         prefill_512=(2.0, 2.7, 0.6),
-        batch_16=(1.6, None, 0.6),
     ),
     *_targets(
         f"{_QWEN3}:bf16",
         decode_128=(1.25, None, 0.9),
         prefill_256=(1.3, None, 0.85),
-        batch_16=(1.1, None, 0.6),
     ),
     *_targets(f"{_QWEN3}:f32", prefill_256=(1.3, None, 0.85)),
+    *_targets(f"{_SMOLLM2_SHAPE}:q8_0", batch_16=(1.6, None, 0.6)),
+    *_targets(f"{_SMOLLM2_SHAPE}:q4_k_m", batch_16=(1.6, None, 0.6)),
+    *_targets(f"{_SMOLLM2_SHAPE}:bf16", batch_16=(1.1, None, 0.6)),
 )
 MODELS = tuple(dict.fromkeys(target.model for target in TARGETS))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
+from pyvt.ops.gated_delta import L2_EPS
 from pyvt.testing.op_cases.case import Inputs
 
 Outputs = dict[str, np.ndarray[Any, Any]]
@@ -31,9 +32,38 @@ def _gelu_and_mul(a: Inputs) -> Outputs:
     return {"out": ops.mul(ops.gelu(gate), up)}
 
 
+def _sigmoid_gate(a: Inputs) -> Outputs:
+    return {"out": ops.mul(a["x"], ops.sigmoid(a["gate"]))}
+
+
+def _rms_norm_gated(a: Inputs) -> Outputs:
+    return {"out": ops.mul(ops.rms_norm(a["x"], a["weight"], a["eps"]), ops.silu(a["gate"]))}
+
+
+def _gated_delta_net(a: Inputs) -> Outputs:
+    q, k = ops.l2_norm(a["q"], L2_EPS), ops.l2_norm(a["k"], L2_EPS)
+    g, beta = ops.gdn_gate(a["a"], a["b"], a["decay_rate"], a["dt_bias"])
+    slots = {name: a[name] for name in ("cu_seqlens_q", "initial_slots", "state_slots")}
+    o = ops.gated_delta_rule(
+        q,
+        k,
+        a["v"],
+        g,
+        beta,
+        a["state"],
+        **slots,
+        scale=q.shape[-1] ** -0.5,
+        head_map=a["head_map"],
+    )
+    return {"state": a["state"], "out": ops.rms_norm_gated(o, a["z"], a["weight"], a["eps"])}
+
+
 COMPOSITES: dict[str, Callable[[Inputs], Outputs]] = {
     "fused_add_rms_norm": _fused_add_rms_norm,
     "silu_and_mul": _silu_and_mul,
     "gelu_and_mul": _gelu_and_mul,
+    "sigmoid_gate": _sigmoid_gate,
+    "rms_norm_gated": _rms_norm_gated,
+    "gated_delta_net": _gated_delta_net,
 }
 DTYPES = ("f32", "f64")

@@ -281,7 +281,32 @@ CAPABILITIES = (
         command="pytest tests/backends/test_experts.py tests/engine/test_same_tokens.py -k experts",
         label="PASS",
     ),
-    Capability(name="Qwen3.5/3.6", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Qwen3.5/3.6 dense and with experts, Qwen3-Next: tiny models equal transformers and "
+        "llama.cpp, from safetensors and GGUF; the draft head equals layers of transformers",
+        command="pytest tests/models",
+        label="PASS",
+    ),
+    Capability(
+        name="Hybrids: every turn of a chat finds the prompt before it but for a block; edits, "
+        "branches, aborts",
+        command="pytest tests/engine/test_hybrid_chat.py tests/scheduler/test_state_manager.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Hybrids: answers do not depend on batch, chunks, preemption or prefix cache, to the "
+        "bit on the native backend",
+        command="pytest tests/engine/test_same_tokens.py -k hybrid",
+        label="PASS",
+    ),
+    Capability(
+        name="Drafts of the model's own head (MTP): the same tokens as without",
+        command="pytest tests/engine/test_draft_head.py tests/worker/test_drafter.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Released Qwen3.5/3.6 and Qwen3-Next files", command="–", label="NOT_RUN_ARTIFACT"
+    ),
     Capability(
         name="Server: chats, completions, responses and messages, whole and streamed, read by the "
         "official OpenAI client; every sampling parameter on every route",

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup
 from pyvt.kv_tier.connector import KVConnector
-from pyvt.messages import ModelRunnerOutput, NewRequestData, SchedulerOutput, TokenLogprobs
+from pyvt.messages import (
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+    StateSlots,
+    TokenLogprobs,
+)
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.tokenizer.base import RenderedPrompt
 from pyvt.tokenizer.incremental import decode_ids
@@ -81,7 +87,8 @@ class FakeModelRunner:
     steps: list[SchedulerOutput] = field(default_factory=list)
     _rows: dict[str, _Row] = field(default_factory=dict)
     _slots: dict[tuple[int, int], int] = field(default_factory=dict)
-    _states: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    _states: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _behind: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; AssertionError where the scheduler broke its contract."""
@@ -101,6 +108,8 @@ class FakeModelRunner:
             tokens = (row.token_ids + list(drafts))[start : start + num_tokens]
             assert len(tokens) == num_tokens, f"{request_id}: more granted than is known"
             self._write(row, start, tokens)
+            if output.state_slots:
+                self._move_state(request_id, output.state_slots[request_id], tokens)
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprobs, ...]] = {}
         errors: dict[str, str] = {}
@@ -165,9 +174,6 @@ class FakeModelRunner:
 
     def _copy(self, group: int, src: int, dst: int) -> None:
         assert dst != NULL_BLOCK, "the null block is written"
-        if self.groups[group].kind == "state":
-            self._states[group, dst] = self._states.get((group, src), ())
-            return
         for offset in range(self.block_size):
             value = self._slots.get((group, src * self.block_size + offset), -1)
             self._slots[group, dst * self.block_size + offset] = value
@@ -175,11 +181,18 @@ class FakeModelRunner:
     def _write(self, row: _Row, start: int, tokens: Sequence[int]) -> None:
         for g, group in enumerate(self.groups):
             if group.kind == "state":
-                key = (g, row.block_ids[g][0])
-                self._states[key] = (*self._states.get(key, ()), *tokens)
                 continue
             for position, token_id in enumerate(tokens, start):
                 self._slots[g, self._slot(row, g, position)] = token_id
+
+    def _move_state(self, request_id: str, slots: StateSlots, tokens: Sequence[int]) -> None:
+        """Add a step's tokens to a state, and save it where the step says."""
+        before = () if slots.initial < 0 else self._states[slots.initial]
+        self._behind[request_id] = (*before, *tokens)
+        assert slots.saves[-1][0] == len(tokens), "the last state is lost"
+        for count, slot in slots.saves:
+            assert slot != NULL_BLOCK, "the null slot is written"
+            self._states[slot] = (*before, *tokens[:count])
 
     def _slot(self, row: _Row, group: int, position: int) -> int:
         block_id = row.block_ids[group][position // self.block_size]
@@ -216,7 +229,7 @@ class FakeModelRunner:
         read = list(row.token_ids)
         for g, group in enumerate(self.groups):
             if group.kind == "state":
-                seen = self._states[g, row.block_ids[g][0]]
+                seen = self._behind[request_id][: len(row.token_ids)]
                 read += () if seen == tuple(row.token_ids) else (-1, *seen)
                 continue
             first = max(0, len(row.token_ids) - group.window) if group.window else 0

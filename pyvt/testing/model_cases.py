@@ -9,7 +9,9 @@ Format of a case's folder, ``goldens/models/<case>/``:
    ``weights_sha256``.
 2. ``logits.npz``: ``<prompt>.ids`` i64 ``[T]``, ``<prompt>.positions`` i64 ``[T]``,
    ``<prompt>.f32`` and ``<prompt>.f64`` ``[T, V]`` (``far`` in f64 only).
-3. The same file holds ``inv_freq`` f64 ``[R/2]`` and, for the positions ``FAR_POSITIONS``, ``cos``
+3. Where the model has a draft head, ``draft.f32`` and ``draft.f64`` ``[T - 1, V]``: its logits
+   behind each token but the last of the prompt ``long``.
+4. The same file holds ``inv_freq`` f64 ``[R/2]`` and, for the positions ``FAR_POSITIONS``, ``cos``
    and ``sin`` f64 ``[3, R/2]`` with the attention factor in them.
 
 Dims: T tokens, V vocabulary, R rotary size.
@@ -24,6 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pyvt.config.model import FAMILIES, Family
+from pyvt.testing.hybrid_shapes import (
+    is_linear_layer,
+    linear_attention_shapes,
+    linear_attention_values,
+)
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -71,33 +80,64 @@ class ModelCase:
         hidden, vocab = c["hidden_size"], c["vocab_size"]
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
         for i in range(c["num_hidden_layers"]):
-            layer = self._attention_shapes() | self._mlp_shapes(i) | self._head_norm_shapes()
+            layer = (
+                self._norm_shapes() | linear_attention_shapes(c) | self._mlp_shapes(i)
+                if is_linear_layer(c, i)
+                else self._norm_shapes()
+                | self._attention_shapes()
+                | self._mlp_shapes(i)
+                | self._head_norm_shapes()
+            )
             shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
         shapes["model.norm.weight"] = (hidden,)
         if not c["tie_word_embeddings"]:
             shapes["lm_head.weight"] = (vocab, hidden)
+        return shapes | self._draft_shapes()
+
+    def _draft_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the head that drafts tokens, where there is one."""
+        c = self.config
+        num_layers, hidden = c.get("mtp_num_hidden_layers", 0), c["hidden_size"]
+        if not num_layers:
+            return {}
+        shapes: dict[str, tuple[int, ...]] = {"mtp.fc.weight": (hidden, 2 * hidden)}
+        for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+            shapes[f"mtp.{name}.weight"] = (hidden,)
+        for i in range(num_layers):
+            layer = (
+                self._norm_shapes()
+                | self._attention_shapes()
+                | self._mlp_shapes(c["num_hidden_layers"] + i)
+                | self._head_norm_shapes()
+            )
+            shapes |= {f"mtp.layers.{i}.{name}": shape for name, shape in layer.items()}
         return shapes
 
+    @property
+    def family(self) -> Family:
+        """The family of the model."""
+        return FAMILIES[self.config["model_type"].removesuffix("_text")]
+
+    def _norm_shapes(self) -> dict[str, tuple[int, ...]]:
+        shape = (self.config["hidden_size"],)
+        return {"input_layernorm.weight": shape, "post_attention_layernorm.weight": shape}
+
     def _attention_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a layer's norms and projections."""
+        """Return the shapes of a layer's projections."""
         c = self.config
         hidden = c["hidden_size"]
         head_dim = c.get("head_dim") or hidden // c["num_attention_heads"]
         q, kv = c["num_attention_heads"] * head_dim, c["num_key_value_heads"] * head_dim
         matrices = {
-            "self_attn.q_proj": (q, hidden),
+            "self_attn.q_proj": (2 * q if self.family.has_output_gate else q, hidden),
             "self_attn.k_proj": (kv, hidden),
             "self_attn.v_proj": (kv, hidden),
             "self_attn.o_proj": (hidden, q),
         }
-        shapes: dict[str, tuple[int, ...]] = {
-            "input_layernorm.weight": (hidden,),
-            "post_attention_layernorm.weight": (hidden,),
-        }
-        return shapes | _with_biases(matrices, has_bias=c.get("attention_bias", False))
+        return _with_biases(matrices, has_bias=c.get("attention_bias", False))
 
     def _head_norm_shapes(self) -> dict[str, tuple[int, ...]]:
-        if self.config["model_type"] == "llama":
+        if not self.family.qk_norm:
             return {}
         shape = (self.config["head_dim"],)
         return {"self_attn.q_norm.weight": shape, "self_attn.k_norm.weight": shape}
@@ -106,7 +146,7 @@ class ModelCase:
         """Return the shapes of a layer's MLP, or of its router and each of its experts."""
         c = self.config
         hidden = c["hidden_size"]
-        is_sparse = "num_experts" in c and (layer + 1) % c.get("decoder_sparse_step", 1) == 0
+        is_sparse = c.get("num_experts") and (layer + 1) % c.get("decoder_sparse_step", 1) == 0
         if not is_sparse or layer in c.get("mlp_only_layers", ()):
             matrices = _mlp_matrices("mlp", hidden, c["intermediate_size"])
             return _with_biases(matrices, has_bias=c.get("mlp_bias", False))
@@ -114,13 +154,19 @@ class ModelCase:
         for i in range(c["num_experts"]):
             matrices = _mlp_matrices(f"mlp.experts.{i}", hidden, c["moe_intermediate_size"])
             shapes |= _with_biases(matrices, has_bias=False)
+        width = c.get("shared_expert_intermediate_size")
+        if width:
+            matrices = _mlp_matrices("mlp.shared_expert", hidden, width)
+            shapes |= _with_biases(
+                matrices | {"mlp.shared_expert_gate": (1, hidden)}, has_bias=False
+            )
         return shapes
 
     def weights(self) -> Arrays:
         """Return the checkpoint's tensors in f32, scaled so that logits reach about 5."""
         rng = self._rng("weights")
         return {
-            name: _values(rng, name, shape).astype(np.float32)
+            name: _values(rng, name, shape, self.family.norm_offset).astype(np.float32)
             for name, shape in self.shapes().items()
         }
 
@@ -189,10 +235,15 @@ def fused_experts(weights: Arrays) -> Arrays:
     return fused
 
 
-def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
+def _values(
+    rng: np.random.Generator, name: str, shape: tuple[int, ...], norm_offset: float
+) -> Array:
+    special = linear_attention_values(rng, name, shape)
+    if special is not None:
+        return special
     values: Array = rng.standard_normal(shape)
-    if name.endswith("norm.weight"):
-        return 1 + 0.2 * values
+    if name.endswith("norm.weight") or ".pre_fc_norm" in name:
+        return 1 - norm_offset + 0.2 * values
     if name.endswith(".bias"):
         return 0.3 * values
     if name in ("lm_head.weight", "model.embed_tokens.weight"):
@@ -234,6 +285,33 @@ _QWEN3 = _LLAMA | {
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
 }
+_QWEN3_5 = _QWEN3 | {
+    "model_type": "qwen3_5_text",
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [2, 1, 1],
+    },
+}
+_QWEN3_NEXT = _QWEN3_5 | {
+    "model_type": "qwen3_next",
+    "architectures": ["Qwen3NextForCausalLM"],
+    "num_experts": 0,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+    },
+}
 _QWEN3_MOE = _QWEN3 | {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -242,6 +320,18 @@ _QWEN3_MOE = _QWEN3 | {
     "moe_intermediate_size": 24,
     "norm_topk_prob": True,
 }
+_HYBRID_EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 20,
+}
+_TWO_LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+_QWEN3_5_MOE = (
+    _QWEN3_5
+    | {"model_type": "qwen3_5_moe_text", "architectures": ["Qwen3_5MoeForCausalLM"]}
+    | _HYBRID_EXPERTS
+)
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -301,6 +391,27 @@ MODEL_CASES = (
         use_sliding_window=True,
         sliding_window=3,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    _case("qwen3_5", _QWEN3_5),
+    _case(
+        "qwen3_5_layer_types",
+        _QWEN3_5,
+        tie_word_embeddings=True,
+        num_hidden_layers=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=3,
+        linear_num_value_heads=3,
+        linear_conv_kernel_dim=2,
+    ),
+    _case("qwen3_next", _QWEN3_NEXT),
+    _case("qwen3_5_moe", _QWEN3_5_MOE, num_experts=5),
+    _case("qwen3_5_mtp", _QWEN3_5, mtp_num_hidden_layers=1, **_TWO_LAYERS),
+    _case("qwen3_5_moe_mtp", _QWEN3_5_MOE, mtp_num_hidden_layers=1, **_TWO_LAYERS),
+    _case(
+        "qwen3_next_moe",
+        _QWEN3_NEXT | _HYBRID_EXPERTS,
+        num_hidden_layers=5,
+        norm_topk_prob=True,
     ),
     _case("qwen3_moe", _QWEN3_MOE),
     _case("qwen3_moe_tied", _QWEN3_MOE, tie_word_embeddings=True, num_experts_per_tok=5),

@@ -5,13 +5,12 @@ Dims: T tokens, V vocabulary.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyvt.config.cache import cache_groups
+from pyvt.config.cache import cache_groups, with_kv_dtype
 from pyvt.config.model import FAMILIES, ModelConfig
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.rotary import inverse_frequencies
@@ -20,6 +19,7 @@ from pyvt.models.base import CausalLM
 from pyvt.models.registry import LoadedModel, load_model
 from pyvt.tensor.dtype import F32, DType
 from pyvt.testing.checkpoints import permute_qk_rows, write_gguf, write_safetensors
+from pyvt.testing.hybrid_shapes import gguf_tensor, split_projections
 from pyvt.testing.model_cases import (
     FAR_POSITIONS,
     Arrays,
@@ -50,6 +50,7 @@ def write_case(
     kind: str = "safetensors",
     dtype: DType = F32,
     parts: int = 1,
+    splits_projections: bool = True,
     experts: str | None = None,
     has_no_tokenizer: bool = False,
 ) -> Path:
@@ -61,6 +62,8 @@ def write_case(
         kind: ``safetensors`` or ``gguf``.
         dtype: of the matrices in the file.
         parts: shards or splits.
+        splits_projections: whether a GGUF file of fused projections holds q, k, v and z apart, as
+            newer converters do.
         experts: how experts are stored: ``single``, one by one; ``stacked``; or ``fused``, gate and
             up as one stack. None is what converters write: single, in GGUF stacked.
         has_no_tokenizer: whether a GGUF file says that it has none, as llama.cpp wants to read.
@@ -74,12 +77,14 @@ def write_case(
         return write_safetensors(folder, weights, case.config, shards=parts)
     folder.mkdir(parents=True, exist_ok=True)
     config = ModelConfig.from_hf(case.config)
-    architecture = FAMILIES[config.family].gguf
+    if config.linear_attention is not None and splits_projections:
+        weights = split_projections(config, weights)
     tensors: dict[str, Array] = {}
     for name, array in weights.items():
-        stored = _gguf_name(architecture, name)
+        canonical, values = gguf_tensor(config, name, _gguf_order(config, name, array))
+        stored = _gguf_name(config, canonical)
         assert stored is not None, f"{name}: has a name in GGUF"
-        tensors[stored] = _gguf_order(config, name, array)
+        tensors[stored] = values
     if config.rope.rope_type == "llama3":
         plain = config.rope.theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
         divisors = plain / inverse_frequencies(config.rope)
@@ -88,17 +93,19 @@ def write_case(
     if has_no_tokenizer:
         metadata |= {
             "tokenizer.ggml.model": "none",
-            f"{architecture}.vocab_size": config.vocab_size,
+            f"{FAMILIES[config.family].gguf}.vocab_size": config.vocab_size,
         }
     return write_gguf(folder / "model.gguf", metadata, tensors, splits=parts)
 
 
-def _gguf_name(architecture: str, name: str) -> str | None:
+def _gguf_name(config: ModelConfig, name: str) -> str | None:
     """Return the GGUF name of a tensor of ``write_case``; fused experts have no canonical name."""
+    architecture = FAMILIES[config.family].gguf
     fused = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.gate_up_proj", name)
     if fused:
         return f"{FUSED_EXPERTS[architecture].format(i=fused[1])}.weight"
-    return gguf_name(architecture, f"{name}.weight" if name.endswith("_proj") else name)
+    canonical = f"{name}.weight" if name.endswith("_proj") else name
+    return gguf_name(architecture, canonical, config.num_layers)
 
 
 def _gguf_order(config: ModelConfig, name: str, array: Array) -> Array:
@@ -113,7 +120,8 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
     """Return the metadata that a converter writes for a config."""
     rope = config.rope
     keys: dict[str, Any] = {
-        "block_count": config.num_layers,
+        "block_count": config.num_layers + config.num_mtp_layers,
+        **({"nextn_predict_layers": config.num_mtp_layers} if config.num_mtp_layers else {}),
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "feed_forward_length": config.intermediate_size,
@@ -129,12 +137,29 @@ def gguf_metadata(config: ModelConfig) -> dict[str, Any]:
         keys |= {"rope.scaling.type": rope.rope_type, "rope.scaling.factor": rope.factor}
     if rope.rope_type == "yarn":
         keys["rope.scaling.original_context_length"] = rope.original_max_position_embeddings
+    linear = config.linear_attention
+    if linear is not None:
+        keys |= {
+            # Frequencies in turn belong to one of three positions, which are equal for text.
+            "rope.dimension_sections": [(rope.rotary_dim // 2 + 2 - i) // 3 for i in range(3)]
+            + [0],
+            "ssm.conv_kernel": linear.conv_kernel,
+            "ssm.state_size": linear.key_head_dim,
+            "ssm.group_count": linear.num_key_heads,
+            "ssm.time_step_rank": linear.num_value_heads,
+            "ssm.inner_size": linear.value_size,
+            "attention.recurrent_layers": [
+                i in config.linear_layers for i in range(keys["block_count"])
+            ],
+        }
     if config.moe is not None:
         keys |= {
             "expert_count": config.moe.num_experts,
             "expert_used_count": config.moe.num_experts_per_tok,
             "expert_feed_forward_length": config.moe.moe_intermediate_size,
         }
+    if config.moe is not None and config.moe.shared_expert_intermediate_size is not None:
+        keys["expert_shared_feed_forward_length"] = config.moe.shared_expert_intermediate_size
     architecture = FAMILIES[config.family].gguf
     return {"general.architecture": architecture} | {
         f"{architecture}.{name}": value for name, value in keys.items()
@@ -179,8 +204,9 @@ def all_hidden(
     tables = order.reshape(len(sequences), width)
     specs = model.kv_cache_specs()
     if kv_dtype is not None:
-        specs = tuple(replace(spec, dtype=kv_dtype) for spec in specs)
-    cache = allocate_kv_cache(specs, num_blocks * len(cache_groups(specs)), block_size)
+        specs = with_kv_dtype(specs, kv_dtype)
+    num_groups = len(cache_groups(specs))
+    cache = allocate_kv_cache(specs, num_blocks * num_groups, block_size, len(sequences))
     pool_slots = num_blocks * block_size  # of each group: its blocks lie behind those before it
     done = [0] * len(sequences)
     rows: list[list[Array]] = [[] for _ in sequences]
@@ -192,7 +218,9 @@ def all_hidden(
         slots = [tables[i][np.arange(a, b) // block_size] for i, a, b in spans]
         offsets = [np.arange(a, b) % block_size for _, a, b in spans]
         mapping = np.concatenate(slots).astype(np.int64) * block_size + np.concatenate(offsets)
-        num_groups = len(cache.groups)
+        cu_seqlens_q = np.cumsum([0, *(step[i] for i in taken)]).astype(np.int32)
+        state_slots = np.full(len(ids), -1, np.int32)
+        state_slots[cu_seqlens_q[1:] - 1] = [i + 1 for i in taken]
         batch = ForwardBatch(
             num_tokens=len(ids),
             num_reqs=len(taken),
@@ -202,10 +230,12 @@ def all_hidden(
             slot_mapping=np.stack([mapping + g * pool_slots for g in range(num_groups)]),
             block_tables=np.stack([tables[taken] + g * num_blocks for g in range(num_groups)]),
             seq_lens=np.array([b for _, _, b in spans], np.int32),
-            cu_seqlens_q=np.cumsum([0, *(step[i] for i in taken)]).astype(np.int32),
+            cu_seqlens_q=cu_seqlens_q,
             logits_indices=np.arange(len(ids), dtype=np.int32),
             kv_caches=cache.layers,
             layer_groups=cache.layer_groups,
+            initial_slots=np.array([i + 1 if done[i] else -1 for i in taken], np.int32),
+            state_slots=state_slots,
         )
         hidden = model.forward(ids.astype(np.int64), batch)
         for (i, a, b), part in zip(

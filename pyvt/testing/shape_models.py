@@ -18,11 +18,13 @@ import numpy as np
 
 from pyvt import envs
 from pyvt.config.model import FAMILIES, ModelConfig
+from pyvt.convert.mixes import FALLBACKS
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.mathutil import round_up
 from pyvt.tensor.dtype import DType, dtype_named
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import I32, Typed, gguf_info, gguf_pair, write_safetensors
+from pyvt.testing.hybrid_shapes import gguf_form, gguf_tensor
 from pyvt.testing.model_cases import ModelCase, is_stack, stacks_of
 from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
@@ -32,7 +34,8 @@ Array = np.ndarray[Any, Any]
 
 PREFIX = "shape:"
 _ALIGNMENT = 32
-_ROUTER = ".mlp.gate.weight"
+# Never in blocks: routers and gates of one row.
+_PLAIN = (".mlp.gate.weight", ".mlp.shared_expert_gate.weight")
 _MAGNITUDE = 0.03
 # Half of a BPE vocabulary's alphabet: bytes that stand for themselves.
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
@@ -52,6 +55,15 @@ _QWEN3_MOE = _QWEN3 | {
     "tie_word_embeddings": False,
     "norm_topk_prob": True,
 }
+_HYBRID_MOE = _QWEN3 | {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+    "rope_theta": 1e7,
+    "partial_rotary_factor": 0.25,
+    "tie_word_embeddings": False,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
         **_QWEN3,
@@ -63,6 +75,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "head_dim": 128,
         "max_position_embeddings": 40960,
+    },
+    "smollm2-135m": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 8192,
     },
     # A quarter of the layers of Qwen3-30B-A3B: two engines fit into 24 GB with it.
     "qwen3-30b-a3b-quarter": {
@@ -79,7 +106,46 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 768,
     },
+    # A quarter of the layers of Qwen3.6-35B-A3B.
+    "qwen3.6-35b-a3b-quarter": {
+        **_HYBRID_MOE,
+        "vocab_size": 248320,
+        "hidden_size": 2048,
+        "intermediate_size": 512,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "max_position_embeddings": 262144,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+    },
     # Small enough for a test.
+    "tiny-hybrid": {
+        **_HYBRID_MOE,
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 2048,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 256,
+    },
     "tiny-moe": {
         **_QWEN3_MOE,
         "vocab_size": 512,
@@ -160,12 +226,11 @@ class ShapeModel:
         """Yield the checkpoint's tensors: name, shape and dtype."""
         num_layers = SHAPES[self.shape]["num_hidden_layers"]
         for name, shape in self.case.shapes().items():
-            is_matrix = len(shape) == 2 and not name.endswith(_ROUTER)
-            yield (
-                name,
-                shape,
-                dtype_named(MIXES[self.mix](name, num_layers) if is_matrix else "f32"),
-            )
+            is_matrix = len(shape) == 2 and not name.endswith(_PLAIN)
+            dtype = dtype_named(MIXES[self.mix](name, num_layers) if is_matrix else "f32")
+            while shape[-1] % dtype.block_size:
+                dtype = dtype_named(FALLBACKS[dtype.name])
+            yield name, shape, dtype
 
     def gguf(self) -> Path:
         """Return the GGUF file of the model, written where it is not there."""
@@ -219,7 +284,8 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
         _, shape, dtype = rows[parts[0]]
         if is_stack(name, parts):
             shape = (len(parts), *shape)
-        stored = gguf_name(FAMILIES[config.family].gguf, name)
+        canonical, shape = gguf_form(name, shape)
+        stored = gguf_name(FAMILIES[config.family].gguf, canonical)
         assert stored is not None, f"{name}: has a name in GGUF"
         assert dtype.gguf_id is not None, f"{dtype}: has a number in GGUF"
         infos.append(gguf_info(stored, shape[::-1], dtype.gguf_id, offset))
@@ -235,8 +301,10 @@ def write_shape_gguf(path: Path, model: ShapeModel) -> None:
         for parts in stacks.values():
             for part in parts:
                 tensor = random_tensor(*rows[part])
-                data = tensor.blocks if isinstance(tensor, QuantTensor) else tensor
-                file.write(data.tobytes())
+                if isinstance(tensor, QuantTensor):  # random rows have no order
+                    file.write(tensor.blocks.tobytes())
+                else:
+                    file.write(gguf_tensor(config, part, tensor)[1].tobytes())
             file.write(b"\0" * (-file.tell() % _ALIGNMENT))
 
 

@@ -58,6 +58,7 @@ TOLERANCES: dict[str, dict[str, Tolerance]] = {
     "norm": _REDUCTION,
     "linear": _REDUCTION,
     "attention": _REDUCTION,
+    "delta_rule": _REDUCTION,
     "rope": _REDUCTION,
     "softmax": _REDUCTION,
     # Weights are f32 whatever the logits are.

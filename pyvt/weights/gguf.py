@@ -2,7 +2,7 @@
 
 Undone on the way: q and k rows of architectures that store them for a rotation of adjacent pairs
 come back in the order of Hugging Face; a fused qkv is three tensors; fused gates and ups of experts
-are two.
+are two; an axis of size 1 that a converter takes out is put back.
 
 Dims: N heads, D head size.
 """
@@ -25,6 +25,8 @@ from pyvt.weights.source import Tensor, TensorInfo, unknown_tensor
 __all__ = ["GGUFFile", "GGUFSource", "GGUFTensor", "open_gguf", "read_gguf"]
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
+# Tensors that files hold without an axis of size 1, and its place.
+_SQUEEZED = {".linear_attn.conv1d.weight": 1, ".mlp.shared_expert_gate.weight": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,19 @@ class _Place:
     """Where a canonical tensor lies: all rows or a slice, and the heads of rows to unpermute.
 
     ``rows`` counts in each matrix where the tensor is a stack of them.
+    ``new_axis`` is the place of an axis of size 1 that is not stored.
     """
 
     file: GGUFFile
     tensor: GGUFTensor
     rows: slice | None = None
     permuted_heads: int | None = None
+    new_axis: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.new_axis is not None:
+            return (*self.tensor.shape[: self.new_axis], 1, *self.tensor.shape[self.new_axis :])
         if self.rows is None:
             return self.tensor.shape
         shape = list(self.tensor.shape)
@@ -67,6 +73,8 @@ class GGUFSource:
         self.path = files[0].path
         self.metadata = files[0].metadata
         self.architecture = self._architecture()
+        self._num_layers = self._count_layers()
+        self._stored = frozenset(name for file in files for name in file.tensors)
         for file in files:
             for tensor in file.tensors.values():
                 for name, place in self._locate(file, tensor).items():
@@ -94,6 +102,8 @@ class GGUFSource:
         if place.rows is not None:
             select = rows_of_matrices if place.row_axis else _rows
             tensor = select(tensor, place.rows)
+        if place.new_axis is not None and isinstance(tensor, np.ndarray):
+            tensor = tensor.reshape(place.shape)
         if place.permuted_heads is None:
             return tensor
         tensor = _rows(tensor, _unpermuted_rows(tensor.shape[0], place.permuted_heads))
@@ -116,6 +126,16 @@ class GGUFSource:
             raise self._error("general.architecture, a string", repr(architecture)[:80])
         return architecture
 
+    def _count_layers(self) -> int | None:
+        """Return the layers before those of the draft head, None where a file counts none."""
+        blocks, drafts = (
+            self.metadata.get(f"{self.architecture}.{key}")
+            for key in ("block_count", "nextn_predict_layers")
+        )
+        if type(blocks) is not int or type(drafts) is not int or not 0 < drafts < blocks:
+            return None
+        return blocks - drafts
+
     def _add(self, name: str, place: _Place) -> None:
         if name in self._places:
             other = self._places[name]
@@ -131,14 +151,17 @@ class GGUFSource:
     def _locate(self, file: GGUFFile, tensor: GGUFTensor) -> dict[str, _Place]:
         """Return the canonical tensors that one stored tensor holds."""
         fused = gguf_names.fused_qkv_stem(self.architecture, tensor.name)
-        if fused is not None:
+        if fused is not None and not gguf_names.has_linear_mark(tensor.name, self._stored):
             return self._split_qkv(file, tensor, *fused)
         experts = gguf_names.fused_experts_stem(self.architecture, tensor.name)
         if experts is not None:
             return self._split_experts(file, tensor, experts)
-        name = gguf_names.canonical_name(self.architecture, tensor.name)
+        name = gguf_names.canonical_name(self.architecture, tensor.name, self._num_layers)
         if name is None:
             return {tensor.name: _Place(file, tensor)}
+        for tail, axis in _SQUEEZED.items():
+            if name.endswith(tail) and len(tensor.shape) == axis + 1:
+                return {name: _Place(file, tensor, new_axis=axis)}
         heads = self._permuted_heads(name)
         if heads is not None:
             self._check_heads(tensor, tensor.shape[0] if tensor.shape else 0, heads)
@@ -155,12 +178,14 @@ class GGUFSource:
         else:
             key_length = self._count("embedding_length", layer) // num_heads
         value_length = self._count("attention.value_length", layer, key_length)
+        if self.architecture in gguf_names.GATED_Q:
+            num_heads *= 2
         sizes = (num_heads * key_length, num_kv_heads * key_length, num_kv_heads * value_length)
         if not tensor.shape or tensor.shape[0] != sum(sizes):
             raise self._error(f"{sum(sizes)} rows of q, k, v", str(tensor.shape), tensor.name)
         places, start = {}, 0
         for projection, size in zip(_ATTENTION, sizes, strict=True):
-            name = prefix + projection + suffix
+            name = gguf_names.draft_layer_name(prefix + projection + suffix, self._num_layers)
             heads = self._permuted_heads(name)
             if heads is not None:
                 self._check_heads(tensor, size, heads)

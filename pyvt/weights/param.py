@@ -11,13 +11,13 @@ Dims: E experts, N rows, K elements of a row.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from pyvt.tensor.packed_tensor import PackedTensor
-from pyvt.tensor.stored import joined, stack_of_one, stored_dtype
+from pyvt.tensor.stored import has_same_columns, joined, stack_of_one, stored_dtype
 from pyvt.weights.source import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -37,10 +37,14 @@ VECTOR = "vector"
 
 @dataclass(frozen=True, slots=True)
 class ParamSlot:
-    """A run of rows that one checkpoint tensor fills; ``name`` is the tail of its name."""
+    """A run of rows that one checkpoint tensor fills; ``name`` is the tail of its name.
+
+    ``order`` is the stored row of each row ``[N]``, None where they are the same.
+    """
 
     name: str
     shape: tuple[int, ...]
+    order: Array | None = field(default=None, compare=False)
 
 
 class Parameter:
@@ -94,14 +98,23 @@ class Parameter:
         """
         is_stacked = self.stack is not None and self.stack.name in self._placed
         slots = (self.stack,) if self.stack is not None and is_stacked else self.slots
-        tensors = [convert(self._placed.pop(slot.name), self) for slot in slots]
+        tensors = [
+            convert(_in_order(self._placed.pop(slot.name), slot.order), self) for slot in slots
+        ]
         if self.role == EXPERTS and not is_stacked:
             tensors = [stack_of_one(tensor) for tensor in tensors]
         is_mixed = len({stored_dtype(tensor) for tensor in tensors}) > 1
+        is_mixed = is_mixed or not has_same_columns(tensors)
         groups = [[tensor] for tensor in tensors] if is_mixed else [tensors]
         # A table that is only looked up in stays in the file: few of its rows are ever read.
         lay_out = prepack if self.role in (MATRIX, EXPERTS, TIED) else _join
         self.parts = tuple(lay_out(*group) for group in groups)
+
+
+def _in_order(tensor: Tensor, order: Array | None) -> Tensor:
+    if order is None:
+        return tensor
+    return tensor[order] if isinstance(tensor, np.ndarray) else tensor.rows(order)
 
 
 def _join(*tensors: Tensor) -> Weight:

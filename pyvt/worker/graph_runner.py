@@ -91,17 +91,19 @@ class GraphRunner:
         if shape not in self._recorded:
             if len(self._recorded) == MAX_PLANS:
                 del self._recorded[next(iter(self._recorded))]
-            recorded = self._recorded[shape] = self._record(step)
-        else:
-            # What was used last stands last, so the first one goes when there are too many.
-            recorded = self._recorded[shape] = self._recorded.pop(shape)
-            if recorded is not None:
-                _fill(recorded, step)
-                recorded.plan.run()
-                self.num_replays += 1
+            # A step runs once: a second run would move the states of its requests on twice.
+            self._replayed, hidden = self._record(step)
+            self._recorded[shape] = self._replayed
+            self.num_eager_decodes += self._replayed is None
+            return hidden
+        # What was used last stands last, so the first one goes when there are too many.
+        recorded = self._recorded[shape] = self._recorded.pop(shape)
         if recorded is None:
             self.num_eager_decodes += 1
             return self._run_eagerly(step)
+        _fill(recorded, step)
+        recorded.plan.run()
+        self.num_replays += 1
         self._replayed = recorded
         return recorded.hidden
 
@@ -109,7 +111,8 @@ class GraphRunner:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran; valid until the next."""
         recorded, indices = self._replayed, step.batch.logits_indices
         if recorded is None:
-            with allocating(self._eager_pool.empty_if_large):
+            # Of the pool of plans, whose logits are as large.
+            with allocating(self.pool.empty_if_large):
                 return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
@@ -141,8 +144,8 @@ class GraphRunner:
         recorded = self._recorded.get((num_reqs, num_reqs))
         return None if recorded is None else recorded.plan
 
-    def _record(self, step: StepInputs) -> Recorded | None:
-        """Run a step and return its plan, or None where an op of it is not the backend's."""
+    def _record(self, step: StepInputs) -> tuple[Recorded | None, Array]:
+        """Run a step; return its plan, None where an op is not the backend's, and hidden states."""
         assert self.backend.make_plan is not None, "only a backend that records gets here"
         batch = step.batch
         num_groups = batch.block_tables.shape[0]
@@ -155,6 +158,8 @@ class GraphRunner:
             seq_lens=batch.seq_lens.copy(),
             cu_seqlens_q=batch.cu_seqlens_q.copy(),
             logits_indices=batch.logits_indices.copy(),
+            initial_slots=batch.initial_slots.copy(),
+            state_slots=batch.state_slots.copy(),
         )
         input_ids = step.input_ids.copy()
         plan = self.backend.make_plan()
@@ -177,9 +182,9 @@ class GraphRunner:
         finally:
             plan.stop()
         if foreign:
-            return None
+            return None, hidden
         # A step's outputs are read before the next one, so plans share their memory too.
-        return Recorded(
+        recorded = Recorded(
             plan=plan,
             input_ids=input_ids,
             batch=own,
@@ -189,6 +194,7 @@ class GraphRunner:
             best=self.pool.unclaimed(best),
             kept=kept,
         )
+        return recorded, recorded.hidden
 
 
 def _is_decode(batch: ForwardBatch) -> bool:
@@ -212,5 +218,7 @@ def _fill(recorded: Recorded, step: StepInputs) -> None:
     np.copyto(own.positions, batch.positions)
     np.copyto(own.slot_mapping, batch.slot_mapping)
     np.copyto(own.seq_lens, batch.seq_lens)
+    np.copyto(own.initial_slots, batch.initial_slots)
+    np.copyto(own.state_slots, batch.state_slots)
     np.copyto(own.cu_seqlens_q, batch.cu_seqlens_q)
     own.block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables

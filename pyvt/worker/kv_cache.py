@@ -1,7 +1,9 @@
 """The paged KV cache: arrays of K and V from the specs of a model, shared by its cache groups.
 
 A block id belongs to one group at a time, so the groups use the same arrays: layer ``i`` of every
-group reads and writes array ``i``. Block 0 is the null block and never written.
+group reads and writes array ``i``. Block 0 is the null block and never written. Layers with linear
+attention have arrays of their own, with one slot for the state of each request that runs and of
+each that is kept; slot 0 is never used either.
 
 Dims: Nk KV heads, D head size, L layers, S tokens of a block.
 """
@@ -12,7 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyvt import ops
-from pyvt.config.cache import CacheGroup, KVCacheSpec, block_bytes, cache_groups
+from pyvt.config.cache import (
+    CacheGroup,
+    KVCacheSpec,
+    LayerSpec,
+    StateSpec,
+    block_bytes,
+    cache_groups,
+    state_bytes,
+    token_specs,
+)
 from pyvt.errors import ConfigError
 from pyvt.layers.forward_batch import Array, LayerCache
 from pyvt.messages import BlockCopy
@@ -26,12 +37,15 @@ class KVCache:
         block_size: tokens of a block.
         num_blocks: blocks of the pool, without the null block.
         groups: layers that share a block table.
-        layers: for each layer K and V ``[num_blocks + 1, block_size, Nk, D]``.
+        num_state_slots: states that can be kept, without the null slot.
+        layers: for each layer K and V ``[num_blocks + 1, block_size, Nk, D]``, or the states of
+            its convolution and of its delta rule ``[num_state_slots + 1, ...]``.
         layer_groups: for each layer its group.
     """
 
     block_size: int
     num_blocks: int
+    num_state_slots: int = 0
     groups: tuple[CacheGroup, ...]
     layers: tuple[LayerCache, ...]
     layer_groups: tuple[int, ...]
@@ -88,9 +102,9 @@ class KVCache:
             at += width
 
 
-def kv_bytes_per_token(specs: Sequence[KVCacheSpec]) -> int:
+def kv_bytes_per_token(specs: Sequence[LayerSpec]) -> int:
     """Return the bytes that one token takes over all layers."""
-    return sum(spec.bytes_per_token for spec in specs)
+    return sum(spec.bytes_per_token for spec in token_specs(specs))
 
 
 def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
@@ -102,36 +116,52 @@ def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
     return np.zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
 
 
-def allocate_kv_cache(specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int) -> KVCache:
+def allocate_kv_cache(
+    specs: Sequence[LayerSpec], num_blocks: int, block_size: int, num_state_slots: int = 0
+) -> KVCache:
     """Return the cache of a model; memory is taken from the system as blocks are first written.
 
     Raises ConfigError where the system does not give as much address space.
     """
     groups = cache_groups(specs)
-    first = max(groups, key=lambda group: len(group.layers), default=CacheGroup(kind="full"))
-    pairs: list[LayerCache] = []
     try:
-        for layer in first.layers:
-            spec = specs[layer]
-            pairs.append(
-                (_blocks(spec, num_blocks, block_size), _blocks(spec, num_blocks, block_size))
-            )
+        places = _allocate(groups, specs, (num_blocks, block_size), num_state_slots + 1)
     except (MemoryError, ValueError) as error:  # ValueError: beyond what an array can have
-        need_mib = num_blocks * block_bytes(specs, block_size) // 2**20
+        need = num_blocks * block_bytes(specs, block_size) + num_state_slots * state_bytes(specs)
         raise ConfigError(
-            f"[kv_cache] num_blocks: expected memory for {num_blocks} blocks, {need_mib} MiB, got "
-            f"none from the system ({error}); lower num_blocks or max_model_len",
+            f"[kv_cache] num_blocks: expected memory for {num_blocks} blocks and "
+            f"{num_state_slots} states, {need // 2**20} MiB, got none from the system ({error}); "
+            "lower num_blocks, num_state_slots or max_model_len",
             field="num_blocks",
         ) from error
-    places = {
-        layer: (g, pairs[i])
-        for g, group in enumerate(groups)
-        for i, layer in enumerate(group.layers)
-    }
     return KVCache(
         block_size=block_size,
         num_blocks=num_blocks,
+        num_state_slots=num_state_slots,
         groups=groups,
         layers=tuple(places[layer][1] for layer in range(len(specs))),
         layer_groups=tuple(places[layer][0] for layer in range(len(specs))),
     )
+
+
+def _allocate(
+    groups: Sequence[CacheGroup],
+    specs: Sequence[LayerSpec],
+    blocks: tuple[int, int],
+    num_slots: int,
+) -> dict[int, tuple[int, LayerCache]]:
+    """Return the group and the arrays of each layer; groups of blocks share theirs."""
+    places: dict[int, tuple[int, LayerCache]] = {}
+    pairs: list[LayerCache] = []
+    for g, group in enumerate(groups):
+        for i, layer in enumerate(group.layers):
+            spec = specs[layer]
+            if isinstance(spec, StateSpec):
+                conv = np.zeros((num_slots, *spec.conv_shape), spec.conv_dtype.numpy)
+                state = np.zeros((num_slots, *spec.state_shape), spec.state_dtype.numpy)
+                places[layer] = (g, (conv, state))
+                continue
+            if i == len(pairs):
+                pairs.append((_blocks(spec, *blocks), _blocks(spec, *blocks)))
+            places[layer] = (g, pairs[i])
+    return places

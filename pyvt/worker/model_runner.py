@@ -8,6 +8,7 @@ import numpy as np
 
 from pyvt import ops
 from pyvt.config import EngineConfig
+from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.kv_tier.connector import KVConnector
@@ -15,6 +16,7 @@ from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.spec_decode import make_proposer
+from pyvt.worker.drafter import HeadDrafter
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.kv_cache import KVCache
@@ -62,6 +64,9 @@ class ModelRunner:
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
+        self.drafter: HeadDrafter | None = None
+        if config.speculative.method == MTP_METHOD:
+            self.drafter = HeadDrafter(model, self.rows)
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
@@ -104,10 +109,12 @@ class ModelRunner:
             self.kv_cache.layers,
             self.kv_cache.layer_groups,
             drafts,
+            output.state_slots,
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
         if not step.wanted:
+            self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         sampled = self._greedy(step, hidden) or sample(
             self.graphs.logits(step, hidden),
@@ -118,7 +125,7 @@ class ModelRunner:
         self.rows.append_sampled(sampled.token_ids)
         return ModelRunnerOutput(
             sampled_token_ids=sampled.token_ids,
-            draft_token_ids=self._propose(sampled.token_ids, drafts),
+            draft_token_ids=self._propose(step, hidden, sampled.token_ids, drafts),
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
             errors=errors | sampled.errors,
@@ -141,16 +148,40 @@ class ModelRunner:
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
 
     def _propose(
-        self, sampled: Mapping[str, tuple[int, ...]], verified: Mapping[str, tuple[int, ...]]
+        self,
+        step: StepInputs,
+        hidden: Array,
+        sampled: Mapping[str, tuple[int, ...]],
+        verified: Mapping[str, tuple[int, ...]],
     ) -> dict[str, tuple[int, ...]]:
-        """Return drafts for requests that may go on; those that a grammar forbids are left out.
+        """Return drafts for requests that may go on; those that a grammar forbids are left out."""
+        if self.drafter is not None:
+            limits = self._draft_limits(sampled, verified)
+            found = self.drafter.draft(step, hidden, sampled, verified, limits)
+        elif self.proposer is not None:
+            found = {
+                request_id: self.proposer.propose(self.rows.known_tokens(self.rows[request_id]), n)
+                for request_id, n in self._draft_limits(sampled, verified).items()
+            }
+        else:
+            return {}
+        allowed = {}
+        for request_id, drafts in found.items():
+            matcher = self.rows[request_id].matcher
+            kept = drafts if matcher is None or not drafts else matcher.filter_drafts(drafts)
+            if kept:
+                allowed[request_id] = kept
+        return allowed
+
+    def _draft_limits(
+        self, sampled: Mapping[str, tuple[int, ...]], verified: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, int]:
+        """Return the most drafts of each request that may go on.
 
         A request whose drafts were all right may get twice as many, another one more than were
         right.
         """
-        found: dict[str, tuple[int, ...]] = {}
-        if self.proposer is None:
-            return found
+        limits = {}
         for request_id, token_ids in sampled.items():
             request = self.rows[request_id]
             known = self.rows.known_tokens(request)
@@ -166,12 +197,8 @@ class ModelRunner:
                 is_all = num_right == len(verified[request_id])
                 limit = min(2 * limit, self.max_drafts) if is_all else num_right + 1
                 request.num_drafts = limit
-            drafts = self.proposer.propose(known, min(limit, num_left))
-            if drafts and request.matcher is not None:
-                drafts = request.matcher.filter_drafts(drafts)
-            if drafts:
-                found[request_id] = drafts
-        return found
+            limits[request_id] = min(limit, num_left)
+        return limits
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

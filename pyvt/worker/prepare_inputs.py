@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.layers.forward_batch import ForwardBatch, LayerCache
+from pyvt.layers.forward_batch import NO_SLOTS, ForwardBatch, LayerCache
 from pyvt.mathutil import cdiv
+from pyvt.messages import StateSlots
 from pyvt.worker.input_batch import DecodeArrays, InputBatch, LogitsRow, RequestRow, RowGroup
 
 Array = np.ndarray[Any, Any]
@@ -40,15 +41,20 @@ def prepare_inputs(
     kv_caches: tuple[LayerCache, ...],
     layer_groups: tuple[int, ...] = (),
     drafts: Mapping[str, tuple[int, ...]] = NO_DRAFTS,
+    state_slots: Mapping[str, StateSlots] | None = None,
 ) -> StepInputs:
     """Return the inputs of a step; requests in the order of ``num_scheduled_tokens``.
 
-    ``drafts`` are in the rows behind their tokens, and part of what is scheduled.
+    ``drafts`` are in the rows behind their tokens, and part of what is scheduled. ``state_slots``
+    are those of every request of a model with linear attention.
     """
     group = rows.group(num_scheduled_tokens)
-    if max(num_scheduled_tokens.values()) == 1:
-        return _one_token_each(rows, group, kv_caches, layer_groups)
     requests, row_ids = group.requests, group.row_ids
+    states = [state_slots[request.request_id] for request in requests] if state_slots else []
+    initial_slots = np.array([slots.initial for slots in states], np.int32)
+    if max(num_scheduled_tokens.values()) == 1:
+        saved = np.array([slots.saves[0][1] for slots in states], np.int32)
+        return _one_token_each(rows, group, kv_caches, layer_groups, (initial_slots, saved))
     num_new = np.fromiter(num_scheduled_tokens.values(), np.int64, len(requests))
     computed = np.array([rows.num_computed_tokens[row] for row in group.rows], np.int64)
     seq_lens = computed + num_new
@@ -81,6 +87,8 @@ def prepare_inputs(
         logits_indices=_logits_indices(cu_seqlens_q, wanted, drafts),
         kv_caches=kv_caches,
         layer_groups=layer_groups,
+        initial_slots=initial_slots,
+        state_slots=_state_slots(states, cu_seqlens_q),
     )
     return StepInputs(
         input_ids=rows.token_ids[token_rows, positions],
@@ -95,6 +103,7 @@ def _one_token_each(
     group: RowGroup,
     kv_caches: tuple[LayerCache, ...],
     layer_groups: tuple[int, ...],
+    slots: tuple[Array, Array],
 ) -> StepInputs:
     """Return the inputs of a decode step: the same in few array operations.
 
@@ -124,6 +133,8 @@ def _one_token_each(
         logits_indices=ends,
         kv_caches=kv_caches,
         layer_groups=layer_groups,
+        initial_slots=slots[0],
+        state_slots=slots[1],
     )
     return StepInputs(
         input_ids=rows.token_ids[group.row_ids, arrays.positions],
@@ -131,6 +142,17 @@ def _one_token_each(
         requests=group.requests,
         wanted=wanted,
     )
+
+
+def _state_slots(states: Sequence[StateSlots], cu_seqlens_q: Array) -> Array:
+    """Return the slot that takes the state behind each token, −1 for none."""
+    if not states:
+        return NO_SLOTS
+    slots = np.full(int(cu_seqlens_q[-1]), -1, np.int32)
+    for start, state in zip(cu_seqlens_q[:-1].tolist(), states, strict=True):
+        for count, slot in state.saves:
+            slots[start + count - 1] = slot
+    return slots
 
 
 def _decode_arrays(rows: InputBatch, group: RowGroup, places: list[int]) -> DecodeArrays:

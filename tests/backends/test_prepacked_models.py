@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.native,
 ]
 
-CASES = ("llama_biases", "llama_tied", "qwen3", "qwen3_tied", "qwen3_moe")
+CASES = ("llama_biases", "llama_tied", "qwen3", "qwen3_tied", "qwen3_moe", "qwen3_5_mtp")
 TIED = MODEL_CASES_BY_NAME["qwen3_tied"]
 
 

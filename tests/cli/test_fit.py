@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyvt.config import SchedulerConfig
 from pyvt.engine import memory_plan
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import write_case
@@ -114,6 +115,37 @@ def test_fit_reads_no_tensor(
     assert run_command("fit", str(model)).code == 0
 
 
+def test_fit_of_a_hybrid_gives_states_and_kv_their_parts(
+    run_command: RunCommand, tmp_path: Path
+) -> None:
+    case = MODEL_CASES_BY_NAME["qwen3_5"]
+    model = write_case(case, tmp_path / "model", kind="gguf")
+
+    facts = facts_of(run_command, str(model), "--free-mib", "90", "--backend", "numpy")
+    text = run_command("fit", str(model)).out
+
+    state = 4 * 3 * (6 * 32 * 32 + 3 * 320)  # three of four layers
+    assert facts["bytes_per_state"] == state
+    assert facts["state_bytes"] == (facts["num_state_slots"] + 1) * state
+    assert facts["kv_bytes_per_token"] == 2 * 4 * 2 * 32
+    parts = [facts[f"{n}_bytes"] for n in ("weight", "kv", "state", "activation", "left")]
+    assert sum(parts) == facts["free_bytes"]
+    assert min(parts) > 0
+    assert "states" in text
+
+
+def test_fit_of_a_hybrid_takes_fewer_states_where_kv_needs_the_room(
+    run_command: RunCommand, tmp_path: Path
+) -> None:
+    model = write_case(MODEL_CASES_BY_NAME["qwen3_5"], tmp_path / "model")
+    args = (str(model), "--free-mib", "86", "--backend", "numpy", "--kv-dtype", "f32")
+
+    short, long = (facts_of(run_command, *args, "--max-model-len", n) for n in ("64", "8192"))
+
+    assert long["num_full_requests"] == 1
+    assert 2 <= long["num_state_slots"] < short["num_state_slots"]
+
+
 def test_fit_counts_all_experts_and_their_activations(
     run_command: RunCommand, tmp_path: Path
 ) -> None:
@@ -125,5 +157,6 @@ def test_fit_counts_all_experts_and_their_activations(
 
     assert facts["weight_bytes"] == 4 * sum(w.size for w in case.weights().values())
     of_dense = facts_of(run_command, str(dense))["activation_bytes"]
-    pairs = 2048 * case.config["num_experts_per_tok"]
+    num_tokens = SchedulerConfig().max_num_batched_tokens
+    pairs = min(num_tokens * case.config["num_experts_per_tok"], 4096)
     assert facts["activation_bytes"] == of_dense + 2 * 4 * pairs * (32 + 24)

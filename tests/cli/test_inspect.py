@@ -123,6 +123,22 @@ def test_inspect_window_and_yarn_are_named(run_command: RunCommand, tmp_path: Pa
     assert "yarn, theta 10000, 24 dims, factor 4" in yarn.out
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_inspect_tells_layers_with_a_state_and_the_draft_head(
+    run_command: RunCommand, tmp_path: Path, kind: str
+) -> None:
+    model = write_case(MODEL_CASES_BY_NAME["qwen3_5_mtp"], tmp_path / "m", kind=kind)
+
+    shown = run_command("inspect", str(model))
+    facts = json.loads(run_command("inspect", str(model), "--json").out)
+
+    state = 4 * (6 * 32 * 32 + 3 * 320)
+    assert facts["linear_attention"]["bytes_per_state"] == state
+    assert facts["memory"]["kv_bytes_per_1k_tokens"]["f32"] == 1024 * 2 * 4 * 2 * 32
+    assert "1 layers, 2 key heads of 32 dims, 6 value heads of 32" in shown.out
+    assert "draft head" in shown.out
+
+
 def test_inspect_experts_are_counted_and_named(run_command: RunCommand, tmp_path: Path) -> None:
     case = MODEL_CASES_BY_NAME["qwen3_moe_some_dense"]
     path = write_case(case, tmp_path / "m", kind="gguf")

@@ -113,7 +113,14 @@ def test_resolve_auto_activations_are_int8_on_native_backends(backend: str, act:
 
 def test_resolve_keeps_what_was_told() -> None:
     told = engine_config(
-        "m", backend="numpy", dtype="f64", threads=2, act="q8", max_model_len=100, num_blocks=7
+        "m",
+        backend="numpy",
+        dtype="f64",
+        threads=2,
+        act="q8",
+        max_model_len=100,
+        num_blocks=7,
+        num_state_slots=0,
     )
 
     assert resolve(told, CAPS) == told

@@ -14,7 +14,7 @@ from pyvt.tokenizer import hf_tokenizer
 from tests.convert.tiny_source import bpe_json, write_source
 
 TEXT = "hello wo 12345 <think>hell</think> naïve — abc"
-PRE_TOKENIZERS = {"llama": "smollm", "qwen3": "qwen2"}
+PRE_TOKENIZERS = {"llama": "smollm", "qwen3": "qwen2", "qwen3_moe": "qwen2"}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def run(python: Path, repo: Path, model: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_type", ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", PRE_TOKENIZERS)
 def test_llama_cpp_reads_the_file_and_gives_the_same_tokens(
     tmp_path: Path, repo: Path, llama_python: Path, family: str, file_type: str
 ) -> None:

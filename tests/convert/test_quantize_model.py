@@ -14,7 +14,7 @@ from pyvt.errors import CheckpointError, ConfigError, OutputError, UnsupportedEr
 from pyvt.models.registry import check_model, model_config
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_gguf, write_safetensors
-from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, fused_experts, stacked_experts
 from pyvt.testing.model_runs import all_logits, load_case
 from pyvt.weights.gguf import open_gguf
 from pyvt.weights.resolve import open_model
@@ -29,7 +29,7 @@ def values(source: WeightSource, name: str) -> Array:
     return ops.dequantize(tensor) if isinstance(tensor, QuantTensor) else tensor.astype(np.float32)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
 def test_a_file_of_floats_is_the_model(tmp_path: Path, family: str) -> None:
     source = write_source(tmp_path / "model", family)
     case = tiny_case(family)
@@ -38,7 +38,7 @@ def test_a_file_of_floats_is_the_model(tmp_path: Path, family: str) -> None:
 
     files = open_model(tmp_path / "out.gguf")
     check_model(files, model_config(files))
-    for name, array in case.weights().items():
+    for name, array in stacked_experts(case.weights()).items():
         np.testing.assert_array_equal(values(files.source, name), array, err_msg=name)
     prompts = list(case.prompts().values())[:1]
     got = all_logits(load_case(tmp_path / "out.gguf").model, prompts)
@@ -60,6 +60,33 @@ def test_every_type_comes_back_near_the_model(tmp_path: Path, file_type: str) ->
     assert report.nbytes == sum(files.source.info(name).nbytes for name in weights)
     assert files.gguf_metadata is not None
     assert files.gguf_metadata["general.file_type"] == FILE_TYPES[file_type].gguf_id
+
+
+@pytest.mark.parametrize("store", [stacked_experts, fused_experts])
+def test_experts_come_out_alike_however_they_lie(tmp_path: Path, store: Any) -> None:
+    source = write_source(tmp_path / "single", "qwen3_moe")
+    case = tiny_case("qwen3_moe")
+    write_source(tmp_path / "stacked", "qwen3_moe")
+    write_safetensors(tmp_path / "stacked", store(case.weights()), case.config)
+
+    quantize_model(source, tmp_path / "single.gguf", "q4_k_m")
+    quantize_model(tmp_path / "stacked", tmp_path / "stacked.gguf", "q4_k_m")
+
+    single, stacked = (open_gguf(tmp_path / f"{kind}.gguf") for kind in ("single", "stacked"))
+    assert set(single.names()) == set(stacked.names())
+    for name in single.names():
+        np.testing.assert_array_equal(values(single, name), values(stacked, name), err_msg=name)
+    router = single.info("model.layers.0.mlp.gate.weight")
+    experts = single.info("model.layers.0.mlp.experts.up_proj.weight")
+    assert (router.dtype.name, experts.dtype.name) == ("f32", "q4_k")
+    assert experts.shape == (case.config["num_experts"], 256, 256)
+
+
+def test_experts_whose_weights_do_not_add_up_to_1_are_refused(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "model", "qwen3_moe", norm_topk_prob=False)
+
+    with pytest.raises(UnsupportedError, match="norm_topk_prob: expected true, got false"):
+        quantize_model(source, tmp_path / "out.gguf", "q8_0")
 
 
 def test_the_file_has_tokenizer_template_and_name(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def _added(token_id: int, text: str, is_special: bool) -> dict[str, Any]:
 def tiny_case(family: str, **changes: Any) -> ModelCase:
     """Return a model whose rows fit every block format, with room for the tokenizer."""
     size = {"vocab_size": 272, "hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    if family == "qwen3_moe":
+        size |= {"moe_intermediate_size": 256}
     return ModelCase(f"tiny_{family}", MODEL_CASES_BY_NAME[family].config | size | changes)
 
 

@@ -20,12 +20,12 @@ from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import Q4_0, Q8_0
 from pyvt.testing.checkpoints import write_gguf, write_safetensors
-from pyvt.testing.model_cases import ModelCase, stacked_experts
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelCase, stacked_experts
 from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.shape_models import byte_level_tokenizer
 from pyvt.weights.gguf_names import gguf_name
-from tests.engine.tiny_model import CONFIG, write_tiny_model
+from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 CONTEXT = 64
 SHARED = [(7 * i) % 250 for i in range(21)]
@@ -61,12 +61,17 @@ KINDS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 32,
         "norm_topk_prob": True,
     },
+    "hybrid": HYBRID_CONFIG,
+    "hybrid-experts": HYBRID_CONFIG
+    | MODEL_CASES_BY_NAME["qwen3_5_moe_mtp"].config
+    | {"vocab_size": CONFIG["vocab_size"]},
 }
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tiny models: a plain one, one with windows in two of three layers, and with experts.
+    """Tiny models: a plain one, one with windows in two of three layers, with experts, and
+    with linear attention.
 
     ``experts-q8`` has its matrices in blocks, so that the native backend quantises activations.
     """

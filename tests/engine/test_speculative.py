@@ -9,7 +9,7 @@ from pyvt.errors import ConfigError
 from pyvt.llm import LLM
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
-from tests.engine.tiny_model import write_tiny_model
+from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello hello hello hello", "漢字漢字漢字", "x"]
 SETTINGS = [
@@ -29,9 +29,10 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model"))
+@pytest.fixture(scope="module", params=[CONFIG, HYBRID_CONFIG], ids=["plain", "hybrid"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A plain model, and one with linear attention, whose states go back over wrong drafts."""
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m", config=request.param))
 
 
 def llm_of(folder: str, num_drafts: int, **settings: Any) -> LLM:

@@ -1,4 +1,4 @@
-"""A tiny random Llama with a byte tokenizer on disk, for engines over the real worker."""
+"""Tiny random models with a byte tokenizer on disk, for engines over the real worker."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from pyvt.testing.checkpoints import write_safetensors
-from pyvt.testing.model_cases import ModelCase
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelCase
 
 EOS_TEXT, PAD_ROWS = "<eos>", 3
 CONFIG: dict[str, Any] = {
@@ -26,6 +26,10 @@ CONFIG: dict[str, Any] = {
     "tie_word_embeddings": False,
     "eos_token_id": 3,
 }
+HYBRID_CONFIG: dict[str, Any] = MODEL_CASES_BY_NAME["qwen3_5_mtp"].config | {
+    "vocab_size": CONFIG["vocab_size"],
+    "eos_token_id": 3,
+}
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -38,10 +42,14 @@ def write_tiny_model(
     has_tokenizer: bool = True,
     spoiled: str | None = None,
     generation_config: dict[str, Any] | None = None,
+    config: dict[str, Any] = CONFIG,
     **settings: Any,
 ) -> Path:
-    """Write the model; ``spoiled`` names a tensor of NaN, ``settings`` are those of its config."""
-    config = CONFIG | settings
+    """Write the model, or another of its vocabulary.
+
+    ``spoiled`` names a tensor of NaN, ``settings`` are those of its config.
+    """
+    config = config | settings
     weights = ModelCase("engine", config).weights()
     if spoiled is not None:
         weights[spoiled] = np.full_like(weights[spoiled], np.nan)

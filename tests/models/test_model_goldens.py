@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pyvt.layers.forward_batch import Array, ForwardBatch
 from pyvt.layers.moe import SparseMoE
+from pyvt.models.decoder import DecoderForCausalLM
 from pyvt.models.registry import LoadedModel
 from pyvt.tensor.dtype import BF16, F16, F32, F64, DType
 from pyvt.testing.model_cases import (
@@ -32,7 +34,7 @@ GGUF_CASES = [
     and case.config["rope_parameters"].get("truncate", True)
     and case.config.get("norm_topk_prob", True)
 ]
-MOE_CASES = [case.name for case in MODEL_CASES if "num_experts" in case.config]
+MOE_CASES = [case.name for case in MODEL_CASES if case.config.get("num_experts")]
 Load = Callable[..., LoadedModel]
 
 
@@ -75,6 +77,40 @@ def test_logits_equal_transformers(
     assert difference.is_within, difference.reason
 
 
+class Drafting:
+    """A model whose forward gives what its draft head makes of each token."""
+
+    def __init__(self, model: DecoderForCausalLM, ids: Array) -> None:
+        self.model, self.ids = model, ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def forward(self, input_ids: Array, batch: ForwardBatch) -> Array:
+        """Return the head's hidden states ``[T, H]``."""
+        hidden = self.model.forward(input_ids, batch)
+        return self.model.draft(self.ids[batch.positions + 1], hidden, batch)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+@pytest.mark.parametrize("golden", [p for p in BY_CASE if "draft.f64" in p.values[0].arrays])
+def test_drafts_equal_the_layers_of_transformers(
+    golden: ModelGolden, dtype: DType, kind: str, load: Load
+) -> None:
+    ids, positions = MODEL_CASES_BY_NAME[golden.case].prompts()["long"]
+    drafting: Any = Drafting(load(golden.case, dtype, kind=kind).model, ids)
+
+    (logits,) = all_logits(drafting, [(ids[:-1], positions[:-1])])
+    (cut,) = all_logits(drafting, [(ids[:-1], positions[:-1])], [[9], [1], [12]])
+
+    # A GGUF file has the norms in f32 with 1 added, rounded once more.
+    tolerance = "f32" if kind == "gguf" else dtype.name
+    for got in (logits, cut):
+        difference = compare(got, golden.arrays[f"draft.{dtype.name}"], "model", tolerance)
+        assert difference.is_within, difference.reason
+
+
 @pytest.mark.parametrize("golden", [p for p in BY_CASE if "far.f64" in p.values[0].arrays])
 def test_logits_at_large_positions_equal_transformers(golden: ModelGolden, load: Load) -> None:
     prompt = MODEL_CASES_BY_NAME[golden.case].prompts()["far"]
@@ -102,7 +138,17 @@ def test_logits_in_half_are_f32_and_near_the_truth(name: str, dtype: DType, load
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize("steps", [[[1]] * 23, [[9], [14]], [[1], [21], [1]]], ids=len)
-@pytest.mark.parametrize("name", ["llama_llama3", "qwen3_yarn", "qwen3_window", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama_llama3",
+        "qwen3_yarn",
+        "qwen3_window",
+        "qwen3_moe",
+        "qwen3_5_layer_types",
+        "qwen3_next_moe",
+    ],
+)
 def test_prefill_equals_decode_and_split_prefill(
     name: str, steps: list[list[int]], dtype: DType, load: Load
 ) -> None:
@@ -116,7 +162,14 @@ def test_prefill_equals_decode_and_split_prefill(
 
 
 @pytest.mark.parametrize(
-    "name", ["llama_mqa_three_layers", "qwen3_layer_types", "qwen3_moe_some_dense"]
+    "name",
+    [
+        "llama_mqa_three_layers",
+        "qwen3_layer_types",
+        "qwen3_moe_some_dense",
+        "qwen3_5",
+        "qwen3_5_moe",
+    ],
 )
 def test_a_batch_equals_each_request_alone(name: str, load: Load) -> None:
     prompts = MODEL_CASES_BY_NAME[name].prompts()
@@ -143,7 +196,7 @@ def test_gguf_export_equals_safetensors(case: ModelCase, load: Load) -> None:
     assert difference.is_within, difference.reason
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_tied"])
+@pytest.mark.parametrize("name", [path.parent.name for path in ROOT.glob("models/*/llama.npz")])
 def test_gguf_logits_equal_those_of_llama_cpp(name: str, load: Load) -> None:
     stored = np.load(ROOT / "models" / name / "llama.npz")["long.f32"]
     prompt = MODEL_CASES_BY_NAME[name].prompts()["long"]
@@ -182,6 +235,18 @@ def test_experts_differ_and_a_swap_of_two_is_seen(name: str, load: Load, tmp_pat
     (logits,) = all_logits(loaded.model, [MODEL_CASES_BY_NAME[name].prompts()["long"]])
 
     assert not compare(logits, golden.arrays["long.f32"], "model", "f32").is_within
+
+
+def test_gguf_of_fused_projections_equals_one_of_split_projections(load: Load) -> None:
+    prompt = MODEL_CASES_BY_NAME["qwen3_next"].prompts()["long"]
+
+    fused = load("qwen3_next", kind="gguf", splits_projections=False)
+    split = load("qwen3_next", kind="gguf")
+
+    assert fused.config.linear_attention != split.config.linear_attention
+    np.testing.assert_array_equal(
+        all_logits(fused.model, [prompt])[0], all_logits(split.model, [prompt])[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "gguf"])

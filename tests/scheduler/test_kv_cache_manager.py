@@ -228,26 +228,6 @@ def test_manager_rollback_behind_a_window_goes_to_what_can_be_found(
     manager.check_integrity()
 
 
-def test_manager_state_group_restores_a_snapshot_into_a_slot_of_its_own() -> None:
-    manager = KVCacheManager(16, 4, groups=(FULL, STATE), num_state_slots=3)
-    hashes = names(12)
-    first = started(manager, "a", 12)
-    fresh = manager.take_copies()
-    manager.publish(first, hashes, 8)
-    saved = manager.take_copies()
-    manager.publish(first, hashes, 12)
-
-    hit = manager.find_prefix(hashes, 12)
-    second = manager.start("b", hashes, hit, 12)
-
-    assert hit == 8  # 12 tokens have blocks, but the state is known at 8
-    assert second is not None
-    assert fresh == ((1, 0, 1),)
-    assert saved == ((1, 1, 2),)
-    assert manager.take_copies() == ((1, 2, 3),)
-    manager.check_integrity()
-
-
 def test_manager_state_slots_bound_the_requests() -> None:
     manager = KVCacheManager(16, 4, groups=(FULL, STATE), num_state_slots=1)
     started(manager, "a", 4)
@@ -255,36 +235,6 @@ def test_manager_state_slots_bound_the_requests() -> None:
     assert manager.start("b", (), 0, 4) is None
     manager.free("a")
     assert manager.start("b", (), 0, 4) is not None
-
-
-def test_manager_last_state_slot_is_a_snapshot_that_is_taken_over() -> None:
-    manager = KVCacheManager(16, 4, groups=(FULL, STATE), num_state_slots=2)
-    hashes = names(8)
-    blocks = started(manager, "a", 8)
-    manager.publish(blocks, hashes, 8)
-    manager.free("a")
-    started(manager, "other", 4)
-    manager.take_copies()
-
-    resumed = manager.start("b", hashes, 8, 9)
-
-    assert resumed is not None
-    assert manager.take_copies() == ()
-    assert resumed.tables[1] == [2]
-    manager.check_integrity()
-
-
-def test_manager_snapshot_of_a_lost_step_is_forgotten() -> None:
-    manager = KVCacheManager(16, 4, groups=(FULL, STATE), num_state_slots=3)
-    hashes = names(8)
-    blocks = started(manager, "a", 8)
-    manager.publish(blocks, hashes, 8)
-
-    manager.drop_unconfirmed()
-
-    assert manager.find_prefix(hashes, 8) == 0
-    assert manager.take_copies() == ()
-    manager.check_integrity()
 
 
 def test_manager_integrity_finds_a_block_in_two_tables() -> None:

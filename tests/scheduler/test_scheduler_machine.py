@@ -49,6 +49,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """A scheduler over a fake runner whose tokens depend on the content of every block."""
 
     groups: tuple[CacheGroup, ...] = (FULL,)
+    num_drafts = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -75,14 +76,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             longest * num_token_groups + spare,
             block_size,
             groups=self.groups,
-            num_state_slots=max_num_seqs + 2,
+            num_state_slots=max_num_seqs + 2 + self.num_drafts,
             has_prefix_cache=has_prefix_cache,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + room,
             max_prefill_chunk=chunk,
             policy=policy,
         )
-        self.runner = runner_of(self.scheduler)
+        self.runner = runner_of(self.scheduler, num_drafts=self.num_drafts)
         self.chunk = min(chunk, room + 1)
         self.unfinished: dict[str, Expected] = {}
         self.num_steps = self.num_added = 0
@@ -90,9 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _longest_service(self, request: EngineCoreRequest) -> int:
         known = len(request.prompt_token_ids) + (request.sampling_params.max_tokens or 0)
-        every = self.scheduler.kv_cache_manager.snapshot_every
-        cuts = cdiv(known, every) if every else 0
-        return 1 + cdiv(known, self.chunk) + cuts + (request.sampling_params.max_tokens or 0)
+        return 1 + cdiv(known, self.chunk) + (request.sampling_params.max_tokens or 0)
 
     def _set_bounds(self) -> None:
         """Each must have ended when all before it, and it, were served one after the other."""
@@ -179,7 +178,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         step = scheduler.schedule()
         granted = step.num_scheduled_tokens
         assert 0 < sum(granted.values()) <= scheduler.config.max_num_batched_tokens
-        assert max(granted.values()) <= max(1, scheduler.config.max_prefill_chunk)
+        most = max(1 + self.num_drafts, scheduler.config.max_prefill_chunk)
+        assert max(granted.values()) <= most
         for request_id in decoding:  # each moves, or was preempted
             status = scheduler._requests[request_id].status
             assert request_id in granted or status is RequestStatus.PREEMPTED
@@ -226,9 +226,15 @@ class WindowMachine(SchedulerMachine):
 
 
 class HybridMachine(SchedulerMachine):
-    """Full layers beside a state that is snapshot at multiples of ``SNAPSHOT`` tokens."""
+    """Full layers beside a state that is kept at multiples of ``SNAPSHOT`` tokens too."""
 
     groups = (FULL, STATE)
+
+
+class DraftingHybridMachine(HybridMachine):
+    """The same with drafts, some of them wrong."""
+
+    num_drafts = 3
 
 
 class EverythingMachine(SchedulerMachine):
@@ -244,5 +250,7 @@ TestWindowMachine = WindowMachine.TestCase
 TestWindowMachine.settings = RUNS
 TestHybridMachine = HybridMachine.TestCase
 TestHybridMachine.settings = RUNS
+TestDraftingHybridMachine = DraftingHybridMachine.TestCase
+TestDraftingHybridMachine.settings = RUNS
 TestEverythingMachine = EverythingMachine.TestCase
 TestEverythingMachine.settings = RUNS

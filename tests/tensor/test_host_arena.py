@@ -1,11 +1,15 @@
 """Buffers of an arena: aligned, apart, and freed with their block."""
 
 import gc
+import mmap
+import re
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pyvt.mathutil import round_up
 from pyvt.tensor.host_arena import HostArena
 
 
@@ -45,3 +49,29 @@ def test_block_is_freed_with_its_last_buffer() -> None:
 
     assert pages() is None
     assert arena.take(10).shape == (10,)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads what Linux tells of pages")
+def test_rest_of_the_last_huge_page_is_given_back_and_the_buffers_stay() -> None:
+    arena = HostArena()
+    buffer = arena.take((5 << 20) + 100)
+    buffer[...] = 3
+    end = round_up(buffer.ctypes.data + buffer.nbytes, mmap.PAGESIZE)
+
+    arena.release_rest()
+
+    assert (buffer == 3).all()
+    assert _resident_bytes(end - 1) >= 5 << 20
+    assert _resident_bytes(end) == 0
+    assert not np.may_share_memory(arena.take(64), buffer)
+
+
+def _resident_bytes(address: int) -> int:
+    """Return the resident bytes of the mapping that holds an address."""
+    is_found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_found = int(match[1], 16) <= address < int(match[2], 16)
+        elif is_found and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the address is mapped")

@@ -7,9 +7,11 @@ import pytest
 
 from pyvt.errors import ConfigError
 from pyvt.llm import LLM
+from pyvt.models.registry import load_model
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.bench_limits import Limits
 from pyvt.testing.model_cost import ModelCost
+from pyvt.testing.model_runs import all_logits
 from pyvt.testing.shape_models import SHAPES, ShapeModel, random_tensor
 from pyvt.weights.resolve import open_model
 
@@ -22,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYVT_HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-hybrid"])
 @pytest.mark.parametrize("mix", ["q4_k_m", "bf16"])
 def test_file_of_a_shape_runs(shape: str, mix: str) -> None:
     path = ShapeModel.named(f"shape:{shape}:{mix}").gguf()
@@ -57,6 +59,19 @@ def test_experts_are_stacks_in_gguf_and_single_in_safetensors_with_the_same_valu
     for i in range(8):
         want = np.asarray(single.get(f"{prefix}{i}.down_proj.weight"))
         assert stack[i].tobytes() == want.tobytes()
+
+
+def test_hybrids_in_gguf_and_safetensors_give_the_same_tokens() -> None:
+    model = ShapeModel.named("shape:tiny-hybrid:f32")
+    settings = {"backend": "numpy", "max_model_len": 64}
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+
+    gguf = LLM(str(model.gguf()), **settings).generate([[1, 2, 3]], params)
+    loaded = load_model(open_model(model.safetensors()), max_positions=64)
+
+    ids = np.array([1, 2, 3, *gguf[0].outputs[0].token_ids])
+    (logits,) = all_logits(loaded.model, [(ids[:-1], np.arange(len(ids) - 1))])
+    assert logits[2:].argmax(axis=1).tolist() == ids[3:].tolist()
 
 
 def test_gguf_and_safetensors_of_a_plain_dtype_are_one_model() -> None:
@@ -119,3 +134,13 @@ def test_cost_of_experts_is_that_of_those_that_a_token_gets() -> None:
         cost = ModelCost.of(path)
         assert cost.layer_ops == {"f32": 2 * 2 * layer}
         assert cost.step_bytes == 4 * (2 * layer + vocab * hidden)
+
+
+def test_rows_that_are_no_multiple_of_a_block_fall_back_as_llama_cpp_does() -> None:
+    model = ShapeModel.named("shape:smollm2-135m:q4_k_m")
+
+    formats = {name: dtype.name for name, _, dtype in model.tensors()}
+
+    assert formats["model.embed_tokens.weight"] == "q8_0"
+    assert formats["model.layers.9.self_attn.q_proj.weight"] == "q5_0"
+    assert formats["model.layers.5.mlp.down_proj.weight"] == "q6_k"

@@ -1,6 +1,6 @@
 // what        out[i] = f(x[i]) or f(x[i], y[i]) over a run: add, mul, scale, cast, soft_cap, and
 // the
-//             activations relu, sigmoid, silu, gelu, silu_and_mul, gelu_and_mul
+//             activations relu, sigmoid, silu, gelu, silu_and_mul, gelu_and_mul, sigmoid_gate
 // layout      runs of n elements side by side; out may be x or y
 // numerics    each element in f32, rounded once; an element's bits do not depend on its place
 // work        a run a call; the launcher cuts runs and splits them over threads
@@ -22,6 +22,9 @@ struct SiluMul {
 };
 struct GeluMul {
   simd::Vec operator()(simd::Vec x, simd::Vec y) const { return simd::mul(gelu_of(x), y); }
+};
+struct SigmoidGate {
+  simd::Vec operator()(simd::Vec x, simd::Vec y) const { return simd::div(x, one_plus_exp_neg(y)); }
 };
 
 struct Copy {
@@ -100,6 +103,7 @@ void fill_elementwise(KernelTable& table) {
     table.gelu[x.index] = &map_run<Gelu, X, X>;
     table.silu_and_mul[x.index] = &zip_run<SiluMul, X, X, X>;
     table.gelu_and_mul[x.index] = &zip_run<GeluMul, X, X, X>;
+    table.sigmoid_gate[x.index] = &zip_run<SigmoidGate, X, X, X>;
     for_floats([&](auto y) {
       using Y = typename decltype(y)::type;
       table.add[x.index][y.index] = &zip_run<Add, X, Y, X>;

@@ -1,10 +1,12 @@
 // what        rms_norm: out = x / sqrt(mean(x²) + eps) · weight, for one row
 //             add_rms_norm: residual += x, then rms_norm of the sum as it is stored
+//             norm_gated: rms_norm of an f32 row · silu(gate)
 // layout      x, residual, weight, out: n elements side by side; out may be x
 // numerics    f32 sums in two accumulators of kLanes, added in a fixed order; the tail last
 // work        one row a call; the launcher splits rows over threads
 // traffic     2 reads and 1 write of a row (the second read hits L1); memory bound
 // source      Zhang & Sennrich 2019, arXiv:1910.07467
+#include "cpu/kernels/math-inl.h"
 #include "cpu/simd/level.h"
 
 namespace pyvt::cpu::PYVT_ISA {
@@ -68,6 +70,28 @@ void add_rows(void* residual, const void* x, int64_t n) {
   }
 }
 
+template <typename G, typename O>
+void norm_gated(void* out, const float* x, const void* gate, const float* weight, float eps,
+                int64_t n) {
+  const simd::Vec factor =
+      simd::set1(1.0f / std::sqrt(sum_of_squares(x, n) / static_cast<float>(n) + eps));
+  const G* gates = static_cast<const G*>(gate);
+  O* to = static_cast<O*>(out);
+  const auto gated = [&](simd::Vec row, simd::Vec scale, simd::Vec open) {
+    return simd::mul(simd::mul(simd::mul(row, factor), scale), silu_of(open));
+  };
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    simd::store(to + i, gated(simd::load(x + i), simd::load(weight + i), simd::load(gates + i)));
+  }
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    const simd::Vec row = simd::load_first(x + i, rest);
+    const simd::Vec scale = simd::load_first(weight + i, rest);
+    simd::store_first(to + i, gated(row, scale, simd::load_first(gates + i, rest)), rest);
+  }
+}
+
 }  // namespace
 
 void fill_norm(KernelTable& table) {
@@ -76,6 +100,7 @@ void fill_norm(KernelTable& table) {
     for_floats([&](auto other) {
       using Other = typename decltype(other)::type;
       table.add_rows[x.index][other.index] = &add_rows<X, Other>;
+      table.norm_gated[x.index][other.index] = &norm_gated<X, Other>;
       for_floats([&](auto out) {
         using Out = typename decltype(out)::type;
         table.rms_norm[x.index][other.index][out.index] = &rms_norm<X, Other, Out>;

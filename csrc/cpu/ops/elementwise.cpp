@@ -1,7 +1,11 @@
 // Launchers of the elementwise and activation families: dense runs, cut over threads.
+#include <cstring>
+
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
 #include "cpu/ops/elements.h"
+#include "cpu/ops/indices.h"
+#include "cpu/thread_pool.h"
 
 namespace pyvt::cpu {
 namespace {
@@ -68,6 +72,31 @@ void cast(TensorView out, TensorView x) {
   map("cast", out, x, kernel, 0, kCheapGrain);
 }
 
+void take_columns(TensorView out, TensorView x, TensorView columns) {
+  const char* op = "take_columns";
+  const Rows to = rows_of(op, "out", out), from = rows_of(op, "x", x);
+  const Indices ids = indices_of(op, "columns", columns);
+  PYVT_CHECK(op,
+             out.is_writeable && out.dtype == x.dtype && to.num_rows == from.num_rows &&
+                 to.length == ids.size,
+             "out: expected dims [..., C] in the dtype of x");
+  check_range(op, "columns", ids, 0, from.length);
+  const int64_t item = item_bytes(x.dtype);
+  parallel_for(from.num_rows, kCheapGrain / (ids.size + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const char* source = static_cast<const char*>(from.row(row));
+      char* target = static_cast<char*>(to.row(row));
+      for (int64_t i = 0; i < ids.size; ++i) {
+        if (item == 4) {
+          std::memcpy(target + i * 4, source + ids[i] * 4, 4);
+        } else {
+          std::memcpy(target + i * 2, source + ids[i] * 2, 2);
+        }
+      }
+    }
+  });
+}
+
 void soft_cap(TensorView out, TensorView x, double cap) {
   map("soft_cap", out, x, kernels().soft_cap[same_index("soft_cap", out, x)], cap, kExpGrain);
 }
@@ -94,6 +123,12 @@ void silu_and_mul(TensorView out, TensorView x) {
 
 void gelu_and_mul(TensorView out, TensorView x) {
   gated("gelu_and_mul", out, x, kernels().gelu_and_mul[same_index("gelu_and_mul", out, x)]);
+}
+
+void sigmoid_gate(TensorView out, TensorView x, TensorView gate) {
+  const int of_x = same_index("sigmoid_gate", out, x);
+  PYVT_CHECK("sigmoid_gate", gate.dtype == x.dtype, "gate: expected the dtype of x");
+  zip("sigmoid_gate", out, x, gate, kernels().sigmoid_gate[of_x], kExpGrain);
 }
 
 }  // namespace pyvt::cpu

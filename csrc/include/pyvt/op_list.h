@@ -19,6 +19,12 @@
   X(fused_add_rms_norm, "f32 bf16 f16", \
     (pyvt_out out, pyvt_out residual, pyvt_in x, pyvt_in weight, pyvt_f64 eps), \
     (out, residual, x, weight, eps)) \
+  X(rms_norm_gated, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in x, pyvt_in gate, pyvt_in weight, pyvt_f64 eps), \
+    (out, x, gate, weight, eps)) \
+  X(l2_norm, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in x, pyvt_f64 eps), \
+    (out, x, eps)) \
   X(linear, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x, pyvt_in weight, pyvt_in bias), \
     (out, x, weight, bias)) \
@@ -43,6 +49,9 @@
   X(cast, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x), \
     (out, x)) \
+  X(take_columns, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in x, pyvt_in columns), \
+    (out, x, columns)) \
   X(soft_cap, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x, pyvt_f64 cap), \
     (out, x, cap)) \
@@ -64,6 +73,9 @@
   X(gelu_and_mul, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in x), \
     (out, x)) \
+  X(sigmoid_gate, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_in x, pyvt_in gate), \
+    (out, x, gate)) \
   X(router_topk, "f32 bf16 f16", \
     (pyvt_out weights, pyvt_out ids, pyvt_in logits, pyvt_i64 top_k, pyvt_i64 renormalize), \
     (weights, ids, logits, top_k, renormalize)) \
@@ -108,6 +120,24 @@
     (pyvt_out out, pyvt_out lse, pyvt_in out_a, pyvt_in lse_a, pyvt_in out_b, \
      pyvt_in lse_b), \
     (out, lse, out_a, lse_a, out_b, lse_b)) \
+  X(causal_conv1d, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_out conv_state, pyvt_in x, pyvt_in weight, pyvt_in bias, \
+     pyvt_in cu_seqlens_q, pyvt_in initial_slots, pyvt_in state_slots), \
+    (out, conv_state, x, weight, bias, cu_seqlens_q, initial_slots, state_slots)) \
+  X(gdn_gate, "f32 bf16 f16", \
+    (pyvt_out g, pyvt_out beta, pyvt_in a, pyvt_in b, pyvt_in decay_rate, pyvt_in dt_bias), \
+    (g, beta, a, b, decay_rate, dt_bias)) \
+  X(gated_delta_rule, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_out state, pyvt_in q, pyvt_in k, pyvt_in v, pyvt_in g, pyvt_in beta, \
+     pyvt_in cu_seqlens_q, pyvt_in initial_slots, pyvt_in state_slots, pyvt_f64 scale, \
+     pyvt_text head_map), \
+    (out, state, q, k, v, g, beta, cu_seqlens_q, initial_slots, state_slots, scale, head_map)) \
+  X(gated_delta_net, "f32 bf16 f16", \
+    (pyvt_out out, pyvt_out state, pyvt_in q, pyvt_in k, pyvt_in v, pyvt_in z, pyvt_in a, \
+     pyvt_in b, pyvt_in decay_rate, pyvt_in dt_bias, pyvt_in weight, pyvt_in cu_seqlens_q, \
+     pyvt_in initial_slots, pyvt_in state_slots, pyvt_f64 eps, pyvt_text head_map), \
+    (out, state, q, k, v, z, a, b, decay_rate, dt_bias, weight, cu_seqlens_q, initial_slots, \
+     state_slots, eps, head_map)) \
   X(count_nonfinite, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in logits), \
     (out, logits)) \

@@ -58,6 +58,10 @@ class _Packer:
             return self._pack(stack, parts[0].shape[1], is_stack=True)
         return self._pack([parts], sum(part.shape[0] for part in parts), is_stack=False)
 
+    def release_rest(self) -> None:
+        """Give back memory that was taken ahead."""
+        self._arena.release_rest()
+
     def _pack(
         self, matrices: Sequence[Sequence[Stored]], num_rows: int, *, is_stack: bool
     ) -> PackedTensor | None:

@@ -3,8 +3,10 @@
 from pyvt.testing.op_cases import (
     activation,
     attention,
+    causal_conv,
     elementwise,
     embedding,
+    gated_delta,
     kv_cache,
     linear,
     logprobs,
@@ -21,8 +23,10 @@ from pyvt.testing.op_cases.case import OpCase, call_case, run_case, widened
 FAMILIES = (
     activation,
     attention,
+    causal_conv,
     elementwise,
     embedding,
+    gated_delta,
     kv_cache,
     linear,
     logprobs,

@@ -29,6 +29,23 @@ def _special_gate(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     return {"x": np.concatenate([gate, np.full_like(gate, 2.0)])}
 
 
+def _pair(*shape: int) -> MakeInputs:
+    def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        return {"x": normal(rng, dtype, *shape), "gate": normal(rng, dtype, *shape, scale=3.0)}
+
+    return make
+
+
+def _half_of_heads(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+    """The gate as a projection holds it, behind the query of each head."""
+    return {"x": normal(rng, dtype, 3, 2, 16), "gate": normal(rng, dtype, 3, 2, 32)[..., 16:]}
+
+
+def _special_pair(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+    gate = np.asarray(_SPECIAL, dtype)
+    return {"x": np.full_like(gate, 2.0), "gate": gate}
+
+
 MAP_CASES = {
     "one": _x(1),
     "below_vector": _x(7),
@@ -63,4 +80,15 @@ CASES = (
     *rows({"mlp_tokens": _x(65, 3072)}, "silu_and_mul", has_golden=False),
     *rows(GATED_CASES, "gelu_and_mul"),
     *rows({"intermediate_1536": _x(1, 3072)}, "gelu_and_mul", dtypes=("f32", "bf16")),
+    *rows(
+        {
+            "one": _pair(1),
+            "below_vector": _pair(7),
+            "odd": _pair(3, 33),
+            "half_of_heads": _half_of_heads,
+            "special": _special_pair,
+            "empty": _pair(0, 16),
+        },
+        "sigmoid_gate",
+    ),
 )

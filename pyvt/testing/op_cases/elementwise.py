@@ -67,7 +67,35 @@ TWO_CASES = {
     "empty": _two(0, 16),
 }
 
+
+def _columns(
+    x_shape: tuple[int, ...], num_columns: int, ids: Any = np.int32, *, is_strided: bool = False
+) -> MakeInputs:
+    """Random columns, the first and the last one of ``x`` among them."""
+
+    def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        columns = rng.integers(0, x_shape[-1], num_columns).astype(ids)
+        columns[-1:], columns[:1] = x_shape[-1] - 1, 0
+        x = normal(rng, dtype, *x_shape)
+        return {"x": x[::-2] if is_strided else x, "columns": columns}
+
+    return make
+
+
 CASES = (
+    *rows(
+        {
+            "one": _columns((1, 1), 1),
+            "odd": _columns((3, 33), 17),
+            "more": _columns((2, 7), 40, np.int64),
+            "leading_dims": _columns((2, 3, 16), 16),
+            "strided": _columns((5, 24), 24, is_strided=True),
+            "no_rows": _columns((0, 8), 8),
+            "hidden_576": _columns((2, 576), 576),
+        },
+        "take_columns",
+        op_class="exact",
+    ),
     *rows(TWO_CASES, "add"),
     *rows({"hidden_576": _two(2, 576)}, "add", dtypes=("f32", "bf16")),
     *rows({"y_f32": _two_dtypes(np.float32)}, "add", dtypes=("bf16", "f16")),

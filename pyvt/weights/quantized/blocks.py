@@ -49,8 +49,10 @@ def half_split(codes: Array, width: int) -> Array:
     return packed.reshape(*codes.shape[:-1], -1)
 
 
-def blocks_of(dtype: DType, shape: tuple[int, ...], **fields: Array) -> QuantTensor:
-    """Return a packed tensor from its fields.
+def blocks_of(
+    dtype: DType, shape: tuple[int, ...], columns: Array | None = None, **fields: Array
+) -> QuantTensor:
+    """Return a packed tensor from its fields; ``columns`` as in ``QuantTensor``.
 
     A field is ``[..., G]``, one value for each of G groups of columns, and is repeated for their
     blocks, or ``[..., n · B]`` for the n bytes that each block has of it.
@@ -64,4 +66,4 @@ def blocks_of(dtype: DType, shape: tuple[int, ...], **fields: Array) -> QuantTen
             blocks[name] = values.reshape(*blocks.shape, *width)
         else:
             blocks[name] = np.repeat(values, num_blocks // values.shape[-1], axis=-1)
-    return QuantTensor(dtype, shape, blocks.view(np.uint8).reshape(*shape[:-1], -1))
+    return QuantTensor(dtype, shape, blocks.view(np.uint8).reshape(*shape[:-1], -1), columns)

@@ -50,11 +50,14 @@ class Parts:
     Attributes:
         name: canonical name of the weight.
         names: end → name in the source.
+        half: of a scale that gate and up of experts share, the half that is this weight's; None
+            where it is whole.
     """
 
     source: WeightSource
     name: str
     names: dict[str, str] = field(default_factory=dict)
+    half: int | None = None
 
     def __contains__(self, part: str) -> bool:
         return part in self.names

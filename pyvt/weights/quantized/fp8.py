@@ -5,7 +5,8 @@
 1. ``weight_scale_inv`` ``[⌈N/128⌉, ⌈K/128⌉]`` (``weight_block_size`` of the config);
 2. ``weight_scale``: one number, ``[N]`` or ``[N, 1]``.
 
-Experts may lie in one tensor ``[E, N, K]`` with scales ``[E, ⌈N/128⌉, ⌈K/128⌉]``.
+Experts may lie in one tensor ``[E, N, K]`` with scales ``[E, ⌈N/128⌉, ⌈K/128⌉]``; those of gate and
+up may be one, gate first, where a half is a multiple of a block.
 
 Dims: N outputs, K inputs, G scales of a row.
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.errors import CheckpointError
+from pyvt.errors import CheckpointError, UnsupportedError
 from pyvt.mathutil import cdiv
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.weights.quantized.blocks import blocks_of, scaled_dtype
@@ -26,6 +27,11 @@ Array = np.ndarray[Any, Any]
 def block_fp8_layout(parts: Parts, scheme: Scheme) -> Layout:
     """Return shape and format of a weight with scales of blocks."""
     shape = parts.shape(".weight")
+    if parts.half is not None and shape[-2] % scheme.block[0]:
+        raise UnsupportedError(
+            f"[weights] {parts.name}: expected a multiple of {scheme.block[0]} rows for gate and "
+            f"up of experts in one tensor, got {shape[-2]}"
+        )
     return Layout(shape, scaled_dtype("fp8", scheme.block[1], shape[-1], parts.name))
 
 
@@ -34,6 +40,10 @@ def read_block_fp8(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor:
     scales = parts.array(".weight_scale_inv").astype(np.float32)
     num_rows, num_columns = scheme.block
     *leading, rows, columns = layout.shape
+    if parts.half is not None:
+        # Gate and up share no block of rows, where they lie in one tensor.
+        size = cdiv(rows, num_rows)
+        scales = scales[..., parts.half * size : (parts.half + 1) * size, :]
     expected = (*leading, cdiv(rows, num_rows), cdiv(columns, num_columns))
     if scales.shape != expected:
         raise _misfit(parts, ".weight_scale_inv", expected, scales.shape)

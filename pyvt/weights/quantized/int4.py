@@ -4,7 +4,7 @@ All of them are ``W[n, k] = scale · (q - z)``; they differ in where q and z lie
 
 1. GPTQ: ``qweight`` I32 ``[K/8, N]``, the lowest bits the first of 8 k; ``qzeros`` ``[G, N/8]``
    likewise over n, one less than z (not in ``gptq_v2``); ``scales`` ``[G, N]``; ``g_idx`` ``[K]``,
-   the group of each k.
+   the group of each k: columns may be in another order than their groups (``desc_act``).
 2. AWQ (gemm): ``qweight`` I32 ``[K, N/8]``, ``qzeros`` ``[G, N/8]``, 8 columns in the order
    ``AWQ_ORDER``; ``scales`` ``[G, N]``.
 3. pack-quantized: ``weight_packed`` I32 ``[N, K·b/32]``, ``weight_scale`` ``[N, G]``, optionally
@@ -38,12 +38,12 @@ def gptq_layout(parts: Parts, scheme: Scheme) -> Layout:
 
 
 def read_gptq(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor:
-    """Return the weight. Raises UnsupportedError for groups that are not runs of columns."""
-    num_groups = parts.shape(".scales")[0]
-    _check_order(parts, ".g_idx", layout.shape[1], num_groups)
+    """Return the weight, its columns in the order of their groups (``desc_act``)."""
+    columns = _order(parts, ".g_idx", layout.shape[1], parts.shape(".scales")[0])
     words = np.ascontiguousarray(parts.array(".qweight").T)
     zeros = _nibbles(parts.array(".qzeros")) + np.uint8(scheme.zero_offset)
-    return _int4(layout, nibbles_in_order(_bytes(words)), zeros.T, parts.array(".scales").T)
+    codes = nibbles_in_order(_bytes(words))
+    return _int4(layout, codes, zeros.T, parts.array(".scales").T, columns)
 
 
 def awq_layout(parts: Parts, scheme: Scheme) -> Layout:
@@ -75,18 +75,19 @@ def pack_layout(parts: Parts, scheme: Scheme) -> Layout:
 
 
 def read_pack(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor:
-    """Return the weight. Raises UnsupportedError for groups that are not runs of columns."""
+    """Return the weight, its columns in the order of their groups (``actorder``)."""
     scales = parts.array(".weight_scale")
-    _check_order(parts, ".weight_g_idx", layout.shape[1], scales.shape[1])
+    columns = _order(parts, ".weight_g_idx", layout.shape[1], scales.shape[1])
     packed = _bytes(parts.array(".weight_packed"))
     if layout.dtype.name.startswith("int8"):
-        codes = (packed ^ np.uint8(128)).view(np.int8)
-        return blocks_of(layout.dtype, layout.shape, scale=scales.astype(np.float32), qs=codes)
+        codes = _ordered((packed ^ np.uint8(128)).view(np.int8), columns)
+        wide = scales.astype(np.float32)
+        return blocks_of(layout.dtype, layout.shape, columns, scale=wide, qs=codes)
     if ".weight_zero_point" in parts:
         zeros = _nibbles(parts.array(".weight_zero_point").T).T[: layout.shape[0]]
     else:
         zeros = np.full(scales.shape, 8, np.uint8)
-    return _int4(layout, nibbles_in_order(packed), zeros, scales)
+    return _int4(layout, nibbles_in_order(packed), zeros, scales, columns)
 
 
 def _int4_layout(parts: Parts, num_outputs: int, num_inputs: int, num_groups: int) -> Layout:
@@ -99,27 +100,46 @@ def _int4_layout(parts: Parts, num_outputs: int, num_inputs: int, num_groups: in
     return Layout((num_outputs, num_inputs), dtype)
 
 
-def _int4(layout: Layout, codes: Array, zeros: Array, scales: Array) -> QuantTensor:
+def _int4(
+    layout: Layout, codes: Array, zeros: Array, scales: Array, columns: Array | None = None
+) -> QuantTensor:
     """Return blocks of codes ``[N, K]`` and of zeros and scales ``[N, G]``."""
     return blocks_of(
         layout.dtype,
         layout.shape,
+        columns,
         scale=scales.astype(np.float32),
         raised=np.uint8(16) - zeros,
-        qs=half_split(codes, 16),
+        qs=half_split(_ordered(codes, columns), 16),
     )
 
 
-def _check_order(parts: Parts, part: str, num_columns: int, num_groups: int) -> None:
-    if part not in parts:
-        return
+def _order(parts: Parts, part: str, num_columns: int, num_groups: int) -> Array | None:
+    """Return the columns in the order of their groups, None where they lie so.
+
+    Raises UnsupportedError for experts, and for groups of other sizes than one.
+    """
+    if part not in parts or parts.array(part).size == 0:
+        return None
     groups = parts.array(part)
-    expected = np.arange(num_columns) // (num_columns // num_groups)
-    if groups.size and not np.array_equal(groups, expected):
+    columns = np.argsort(groups, kind="stable").astype(np.int32)
+    size = num_columns // num_groups
+    if groups.shape != (num_columns,) or np.any(groups[columns] != np.arange(num_columns) // size):
         raise UnsupportedError(
-            f"[weights] {parts.name}: expected groups that are runs of columns, got columns in "
-            "another order (desc_act); take a checkpoint without it"
+            f"[weights] {parts.name}: expected {part} with groups of {size} columns, got others"
         )
+    if np.array_equal(columns, np.arange(num_columns)):
+        return None
+    if ".experts." in parts.name:
+        raise UnsupportedError(
+            f"[weights] {parts.name}: expected experts with columns in their own order, got "
+            "another (desc_act); take a checkpoint without it"
+        )
+    return columns
+
+
+def _ordered(codes: Array, columns: Array | None) -> Array:
+    return codes if columns is None else codes[:, columns]
 
 
 def _bytes(words: Array) -> Array:

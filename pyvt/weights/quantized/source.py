@@ -1,8 +1,9 @@
 """QuantizedSource: the tensors of a quantized checkpoint, each module's codes and scales as one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pyvt.errors import CheckpointError
+from pyvt.weights.hf_names import fused_experts_names
 from pyvt.weights.quantized.format import Layout, PackedFormat, Parts, Scheme
 from pyvt.weights.quantized.fp8 import block_fp8_layout, fp8_layout, read_block_fp8, read_fp8
 from pyvt.weights.quantized.int4 import (
@@ -95,9 +96,10 @@ class QuantizedSource:
         for name in source.names():
             if name.endswith(UNUSED):
                 self.unused.append(name)
-            elif found := _part_of(name):
-                weight, part = found
-                modules.setdefault(weight, Parts(source, weight)).names[part] = name
+            elif found := list(_parts_of(name)):
+                for weight, part, half in found:
+                    parts = modules.setdefault(weight, Parts(source, weight, half=half))
+                    parts.names[part] = name
             else:
                 self._plain[name] = None
         for name in [name for name in self._plain if name in modules]:
@@ -156,11 +158,14 @@ class QuantizedSource:
         )
 
 
-def _part_of(name: str) -> tuple[str, str] | None:
-    """Return the weight that a tensor is a part of and the end of its name, None for others."""
+def _parts_of(name: str) -> Iterator[tuple[str, str, int | None]]:
+    """Yield the weights that a tensor is a part of, the end of its name and which half it is."""
     for part in PARTS:
         if name.endswith(part):
-            return name.removesuffix(part) + ".weight", part
+            yield name.removesuffix(part) + ".weight", part, None
+            return
     if name.endswith(_OF_EXPERTS):
-        return name.removesuffix(_OF_EXPERTS), ".weight_scale_inv"
-    return None
+        weight = name.removesuffix(_OF_EXPERTS) + ".weight"
+        pair = fused_experts_names(weight)
+        for half, each in enumerate(pair or (weight,)):
+            yield each, ".weight_scale_inv", None if pair is None else half

@@ -60,6 +60,17 @@ def gptq_v2(rng: np.random.Generator, shape: tuple[int, int]) -> Module:
     return gptq(rng, shape, group=32, offset=0)
 
 
+def gptq_in_order(rng: np.random.Generator, shape: tuple[int, int]) -> Module:
+    """``desc_act``: the columns of a group lie anywhere."""
+    tensors, values = gptq(rng, shape)
+    order = rng.permutation(shape[1])
+    codes = np.stack([tensors[".qweight"] >> (4 * i) & 15 for i in range(8)], axis=1)
+    codes = codes.reshape(shape[1], shape[0])[order]
+    tensors[".qweight"] = words(codes.T, 4).T.copy()
+    tensors[".g_idx"] = tensors[".g_idx"][order]
+    return tensors, values[:, order]
+
+
 def awq(rng: np.random.Generator, shape: tuple[int, int], *, group: int = 64) -> Module:
     codes, zero, scale, values = _integers(rng, shape, group, np.float16, (0, 16))
     tensors = {
@@ -176,6 +187,11 @@ _COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
 # Form → its packer, the quantization_config and the format that groups of 128 columns come to.
 FORMS: dict[str, tuple[Packer, dict[str, Any], str]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4_g128"),
+    "gptq_in_order": (
+        gptq_in_order,
+        {"quant_method": "gptq", "bits": 4, "desc_act": True},
+        "int4_g128",
+    ),
     "gptq_v2": (
         gptq_v2,
         {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"},

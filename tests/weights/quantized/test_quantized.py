@@ -8,7 +8,7 @@ import pytest
 
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
-from pyvt.errors import CheckpointError, UnsupportedError
+from pyvt.errors import CheckpointError, ShapeError, UnsupportedError
 from pyvt.models.registry import check_model, model_config
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_safetensors
@@ -147,19 +147,34 @@ def test_a_model_on_native_kernels_is_near_the_reference(tmp_path: Path, form: s
     np.testing.assert_allclose(got, want, atol=2e-4 * np.abs(want).max())
 
 
-def test_fused_experts_in_fp8_keep_their_dims(tmp_path: Path) -> None:
+def fused_experts(num_rows: int) -> tuple[dict[str, Array], Array]:
     rng = np.random.default_rng(5)
     name = "model.layers.0.mlp.experts.gate_up_proj"
-    modules = [packers.fp8_block(rng, (192, 256)) for _ in range(3)]
+    modules = [packers.fp8_block(rng, (num_rows, 256)) for _ in range(3)]
     tensors = {
         name: np.stack([tensors[".weight"] for tensors, _ in modules]),
         name + "_scale_inv": np.stack([tensors[".weight_scale_inv"] for tensors, _ in modules]),
     }
+    return tensors, np.stack([values for _, values in modules])
 
-    weight = opened(tmp_path, tensors, {"quant_method": "fp8"}).source.get(name)
 
-    assert isinstance(weight, QuantTensor)
-    np.testing.assert_array_equal(ops.dequantize(weight), np.stack([v for _, v in modules]))
+def test_fused_experts_in_fp8_are_gate_and_up(tmp_path: Path) -> None:
+    tensors, values = fused_experts(512)
+
+    source = opened(tmp_path, tensors, {"quant_method": "fp8"}).source
+
+    for projection, rows in (("gate", slice(0, 256)), ("up", slice(256, 512))):
+        weight = source.get(f"model.layers.0.mlp.experts.{projection}_proj.weight")
+        assert isinstance(weight, QuantTensor)
+        np.testing.assert_array_equal(ops.dequantize(weight), values[:, rows])
+
+
+def test_fused_experts_in_fp8_whose_halves_share_a_block_are_refused(tmp_path: Path) -> None:
+    tensors, _ = fused_experts(192)
+    source = opened(tmp_path, tensors, {"quant_method": "fp8"}).source
+
+    with pytest.raises(UnsupportedError, match="a multiple of 128 rows for gate and up"):
+        source.info("model.layers.0.mlp.experts.gate_proj.weight")
 
 
 def test_model_optimizer_may_have_a_config_of_its_own(tmp_path: Path) -> None:
@@ -196,13 +211,34 @@ def test_what_is_not_read_is_refused_by_name(
         opened(tmp_path, {"model.norm.weight": np.ones(4, np.float32)}, quantization)
 
 
-def test_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+def gptq_with(folder: Path, stem: str, g_idx: Array) -> ModelFiles:
     tensors, _ = packers.gptq(np.random.default_rng(0), (16, 256))
-    tensors[".g_idx"] = tensors[".g_idx"][::-1].copy()
-    files = opened(tmp_path, {STEM + k: v for k, v in tensors.items()}, {"quant_method": "gptq"})
+    tensors[".g_idx"] = g_idx.astype(np.int32)
+    return opened(folder, {stem + k: v for k, v in tensors.items()}, {"quant_method": "gptq"})
+
+
+def test_experts_with_columns_in_another_order_are_refused(tmp_path: Path) -> None:
+    stem = "model.layers.0.mlp.experts.3.up_proj"
+    files = gptq_with(tmp_path, stem, np.arange(256)[::-1] // 128)
 
     with pytest.raises(UnsupportedError, match="desc_act"):
+        files.source.get(f"{stem}.weight")
+
+
+def test_groups_of_several_sizes_are_refused(tmp_path: Path) -> None:
+    files = gptq_with(tmp_path, STEM, np.arange(256) // 250)
+
+    with pytest.raises(UnsupportedError, match="groups of 128 columns, got others"):
         files.source.get(f"{STEM}.weight")
+
+
+def test_matrices_over_one_input_may_have_other_orders(tmp_path: Path) -> None:
+    files, _ = one_module(tmp_path, "gptq_in_order", (24, 384))
+    weight = files.source.get(f"{STEM}.weight")
+    plain = one_module(tmp_path / "plain", "gptq", (24, 384))[0].source.get(f"{STEM}.weight")
+
+    with pytest.raises(ShapeError, match="columns in one order"):
+        ops.prepack_weight(weight, plain)
 
 
 def test_groups_that_fit_no_block_are_refused(tmp_path: Path) -> None:
