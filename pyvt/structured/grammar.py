@@ -81,7 +81,7 @@ def grammar_text(
         _check_size("regex", params.regex, MAX_REGEX_BYTES)
         body = [{"lark_grammar": f"start: /{llguidance.regex_to_lark(params.regex)}/"}]
     elif params.choice is not None:
-        words = " | ".join(json.dumps(word, ensure_ascii=False) for word in params.choice)
+        words = " | ".join(_quoted(word) for word in params.choice)
         body = [{"lark_grammar": f"start: {words}"}]
     elif params.grammar is not None:
         body = [{"lark_grammar": _lark(params.grammar)}]
@@ -95,6 +95,11 @@ def grammar_text(
         start = {"lark_grammar": f"start: head WS? @body\n{head}\n{_TEXT}"}
         body = [start, body[0] | {"name": "body"}, *body[1:]]
     return GrammarText(json.dumps({"grammars": body}, ensure_ascii=False), schema, is_free_text)
+
+
+def _quoted(text: str) -> str:
+    """Return a literal of a Lark grammar, which takes no DEL as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _check_size(name: str, text: str, limit: int) -> None:
@@ -198,7 +203,7 @@ def _check_pattern(length: int, name: str) -> None:
 def _symbol(text: str, special_texts: Collection[str]) -> str:
     """Return a text for Lark: the bare name of a special token, else a string."""
     is_name = text in special_texts and text[0] == "<" and text[-1] == ">"
-    return text if is_name else json.dumps(text, ensure_ascii=False)
+    return text if is_name else _quoted(text)
 
 
 def _tags(
@@ -225,8 +230,8 @@ def _tags(
             inside["x-guidance"] = schema_options(params, options)
         begin = tag["begin"][len(trigger) :]
         parts = [f"%json {dump(inside)}"]
-        parts = [json.dumps(begin, ensure_ascii=False), *parts] if begin else parts
-        parts = [*parts, json.dumps(tag["end"], ensure_ascii=False)] if tag["end"] else parts
+        parts = [_quoted(begin), *parts] if begin else parts
+        parts = [*parts, _quoted(tag["end"])] if tag["end"] else parts
         lines += [f"{head}: TEXT {mark}", f"tag_{i}: head_{i} {' '.join(parts)}"]
     tags = " | ".join(f"tag_{i}" for i in range(len(spec["structures"])))
     return "\n".join([f"start: ({tags})* tail", "tail: TEXT", *lines, _TEXT])

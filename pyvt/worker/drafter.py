@@ -157,7 +157,8 @@ class HeadDrafter:
     ) -> ForwardBatch:
         rows, size = self.rows, self.rows.block_size
         row_ids = np.array([request.row for request in requests])
-        positions = rows.num_tokens[row_ids] - 2 + np.array(ahead)
+        known = np.array([rows.num_tokens[request.row] for request in requests], np.int64)
+        positions = known - 2 + np.array(ahead)
         blocks = rows.block_tables[:, row_ids, positions // size].astype(np.int64)
         max_seq_len = int(positions.max()) + 1
         return replace(

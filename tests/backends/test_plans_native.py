@@ -48,11 +48,11 @@ class Planned:
         return hidden
 
 
-@pytest.fixture(scope="module", params=["qwen3_layer_types", "qwen3_moe"])
+@pytest.fixture(scope="module", params=["qwen3_layer_types", "qwen3_moe", "qwen3_5_moe"])
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DecoderForCausalLM]:
-    """Windows in two of three layers, or experts; and a head of its own."""
+    """Windows in two of three layers, experts, or these and linear attention; a head of its own."""
     case = MODEL_CASES_BY_NAME[request.param]
     use_backend("cpu")
     yield load_case(write_case(case, tmp_path_factory.mktemp("m")), expand="never").model

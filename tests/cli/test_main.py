@@ -207,7 +207,7 @@ def test_main_commands_that_load_a_model_say_how_it_runs(
     text = capsys.readouterr().out
     for option in ("--max-model-len", "--kv-dtype", "--memory-fraction", "--num-blocks"):
         assert option in text
-    assert "--speculation [ngram]" in text
+    assert "--speculation [ngram|mtp]" in text
     assert "--num-speculative-tokens" in text
 
 

@@ -288,6 +288,12 @@ def test_random_text_of_a_random_schema_is_valid(schema: Any, seed: int) -> None
     )
 
 
+@pytest.mark.parametrize("code", [*range(32), 0x22, 0x5C, 0x7F, 0x85, 0x2028, 0xFEFF])
+def test_choice_of_a_character_that_literals_may_not_hold(code: int) -> None:
+    word = f"a{chr(code)}b"
+    assert drawn(compiled(choice=[word]), 20, 0) == (word.encode(), True)
+
+
 @settings(max_examples=30, deadline=None)
 @given(words=st.lists(st.text(max_size=4), min_size=1, max_size=4), seed=st.integers(0, 9))
 def test_random_choice_is_one_of_the_words(words: list[str], seed: int) -> None:
