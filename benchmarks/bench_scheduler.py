@@ -171,7 +171,7 @@ def blocks(is_quick: bool) -> Iterator[Line]:
 
 def chunks(is_quick: bool) -> Iterator[Line]:
     """Gaps between tokens of four decodes while a long prompt prefills, by chunk."""
-    length = 512 if is_quick else 2048
+    length = 512 if is_quick else 1024
     for chunk in (64, 256, 1024):
         alone, beside = _beside_prefill(_long_engine(chunk), length)
         yield Line(f"chunks: decode alone, chunk {chunk}", alone * 1e3, "ms")
@@ -222,7 +222,7 @@ def _percentile(values: list[float], share: int) -> float:
 
 def hits(is_quick: bool) -> Iterator[Line]:
     """Time to the first token by the share of the prompt that is there."""
-    length, repeats = (304, 2) if is_quick else (1000, 8)
+    length, repeats = (304, 2) if is_quick else (1000, 5)
     engine = _engine(num_blocks=800, max_model_len=1024)
     off = _engine(num_blocks=800, max_model_len=1024, enable_prefix_caching=False)
     seed = iter(range(10_000))
