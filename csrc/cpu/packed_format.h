@@ -73,16 +73,17 @@ struct Int8Format {
 };
 
 // The block formats, in the order of KernelTable::int8. X(name of the DType).
-#define PYVT_INT8_FORMATS(X)                                                                 \
-  X(kQ8_0)                                                                                   \
-  X(kQ4_0)                                                                                   \
-  X(kQ4_1)                                                                                   \
-  X(kQ5_0)                                                                                   \
-  X(kQ5_1)                                                                                   \
-  X(kQ2_K)                                                                                   \
-  X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) X(kIQ3_XXS) X(kIQ3_S) \
-      X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4) X(kNVFP4) X(kINT4_G128) X(kINT4_G32) X(kINT8_G128)     \
-          X(kINT8_G32) X(kNVFP4_G128) X(kNVFP4_G32) X(kFP8_G128) X(kFP8_G32)
+#define PYVT_INT8_FORMATS(X)                                                                   \
+  X(kQ8_0)                                                                                     \
+  X(kQ4_0)                                                                                     \
+  X(kQ4_1)                                                                                     \
+  X(kQ5_0)                                                                                     \
+  X(kQ5_1)                                                                                     \
+  X(kQ2_K)                                                                                     \
+  X(kQ3_K)                                                                                     \
+  X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) X(kIQ3_XXS) X(kIQ3_S) X(kIQ4_NL) \
+      X(kIQ4_XS) X(kMXFP4) X(kNVFP4) X(kINT4_G128) X(kINT4_G32) X(kINT8_G128) X(kINT8_G32)     \
+          X(kNVFP4_G128) X(kNVFP4_G32) X(kFP8_G128) X(kFP8_G32)
 
 namespace places {
 
