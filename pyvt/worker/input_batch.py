@@ -127,6 +127,7 @@ class RowGroup:
         requests: what is known of each.
         rows: the index of each.
         row_ids: the same, ``[R]`` i64.
+        starts: 0 to R, ``[R + 1]`` i32: where each has its token in a step of one token each.
         wanted: a row of logits of each.
         last: arrays of the last step, where each request had one token in it.
     """
@@ -135,6 +136,7 @@ class RowGroup:
     requests: tuple[RequestRow, ...]
     rows: list[int]
     row_ids: Array
+    starts: Array
     wanted: tuple[LogitsRow, ...]
     last: DecodeArrays | None = None
 
@@ -286,7 +288,8 @@ class InputBatch:
             requests = tuple([self._requests[request_id] for request_id in ids])
             rows = [request.row for request in requests]
             wanted = tuple(map(LogitsRow, requests))
-            self._group = RowGroup(ids, requests, rows, np.array(rows, np.int64), wanted)
+            row_ids, starts = np.array(rows, np.int64), np.arange(len(ids) + 1, dtype=np.int32)
+            self._group = RowGroup(ids, requests, rows, row_ids, starts, wanted)
         return self._group
 
     def _append_blocks(self, row: int, block_ids: BlockIds) -> None:

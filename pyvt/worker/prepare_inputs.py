@@ -113,8 +113,7 @@ def _one_token_each(
     places = [rows.num_computed_tokens[row] for row in group.rows]
     known = [rows.num_tokens[row] for row in group.rows]
     arrays = group.last = _decode_arrays(rows, group, places)
-    starts = np.arange(num_reqs + 1, dtype=np.int32)
-    ends, wanted = starts[:num_reqs], group.wanted
+    ends, wanted = group.starts[:num_reqs], group.wanted
     if arrays.next_places != known:
         lengths = arrays.next_places
         assert all(map(int.__le__, lengths, known)), "a grant ends at the last known token"
@@ -129,7 +128,7 @@ def _one_token_each(
         slot_mapping=arrays.slot_mapping,
         block_tables=arrays.block_tables,
         seq_lens=arrays.seq_lens,
-        cu_seqlens_q=starts,
+        cu_seqlens_q=group.starts,
         logits_indices=ends,
         kv_caches=kv_caches,
         layer_groups=layer_groups,
@@ -137,7 +136,7 @@ def _one_token_each(
         state_slots=slots[1],
     )
     return StepInputs(
-        input_ids=rows.token_ids[group.row_ids, arrays.positions],
+        input_ids=np.array(list(map(rows.token_ids.item, group.rows, places)), np.int64),
         batch=batch,
         requests=group.requests,
         wanted=wanted,
