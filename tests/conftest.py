@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,12 @@ def _load_native(folder: Path) -> None:
 
 if NATIVE_DIR in os.environ:
     _load_native(Path(os.environ[NATIVE_DIR]))
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C work in tests of it: a shell starts its background jobs with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,16 +4,18 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pyvt.engine.events import Event
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError, RequestError
-from pyvt.llm import LLM
+from pyvt.llm import LLM, TextStream
 from pyvt.messages import SchedulerOutput
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
@@ -359,8 +361,9 @@ def test_stream_interrupted_is_closed_and_its_neighbour_goes_on() -> None:
     first, neighbour = llm.stream("abc", FIVE), llm.stream("xyz", FIVE)
 
     got = [token_ids(next(neighbour))]
+    press.at_read_of(first)
     with pytest.raises(KeyboardInterrupt):
-        list(press.now(first))
+        list(first)
     press.is_caught.set()
 
     got.extend(token_ids(piece) for piece in neighbour)
@@ -403,10 +406,15 @@ class CtrlC:
         self.is_due.set()
         self.is_caught = threading.Event()
 
-    def now(self, outputs: Iterable[RequestOutput]) -> Iterable[RequestOutput]:
-        """Yield outputs while Ctrl-C is due."""
-        self.is_due.set()
-        yield from outputs
+    def at_read_of(self, stream: TextStream) -> None:
+        """Press when the stream is read: before that nobody would close it."""
+        get = stream.channel.get
+
+        def get_when_due() -> Event:
+            self.is_due.set()
+            return get()
+
+        stream.channel = SimpleNamespace(get=get_when_due)  # type: ignore[assignment]
 
     def __call__(self, _: SchedulerOutput) -> None:
         self.num_left -= 1

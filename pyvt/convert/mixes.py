@@ -106,12 +106,12 @@ def _wanted(file_type: FileType, name: str, num_layers: int, is_tied: bool) -> s
     if file_type.fused and _FUSED.fullmatch(name):
         return file_type.fused
     found = _MORE.fullmatch(name)
-    if found and file_type.more and _deserves_more(int(found[1]), num_layers):
+    if found and file_type.more and deserves_more(int(found[1]), num_layers):
         return file_type.more
     return file_type.most
 
 
-def _deserves_more(layer: int, num_layers: int) -> bool:
+def deserves_more(layer: int, num_layers: int) -> bool:
     """Return whether a layer is in the first or last eighth, or every third of those between."""
     eighth = num_layers // 8
     is_end = layer < eighth or layer >= 7 * num_layers // 8

@@ -18,7 +18,7 @@ import numpy as np
 
 from pyvt import envs
 from pyvt.config.model import FAMILIES, ModelConfig
-from pyvt.convert.mixes import FALLBACKS
+from pyvt.convert.mixes import FALLBACKS, deserves_more
 from pyvt.errors import ConfigError, did_you_mean
 from pyvt.mathutil import round_up
 from pyvt.tensor.dtype import DType, dtype_named
@@ -168,9 +168,7 @@ def _q4_k_m(name: str, num_layers: int) -> str:
     if "embed_tokens" in name or "lm_head" in name:
         return "q6_k"
     if "v_proj" in name or "down_proj" in name:
-        layer, eighth = int(name.split(".")[2]), num_layers // 8
-        is_end = layer < eighth or layer >= 7 * num_layers // 8
-        return "q6_k" if is_end or (layer - eighth) % 3 == 2 else "q4_k"
+        return "q6_k" if deserves_more(int(name.split(".")[2]), num_layers) else "q4_k"
     return "q4_k"
 
 

@@ -1,10 +1,13 @@
 """Texts and tokens without generating, and what operators ask."""
 
 import asyncio
+import itertools
+import threading
 from typing import Any
 
 import pytest
 
+from pyvt.messages import SchedulerOutput
 from tests.server.conftest import Serve
 from tests.server.harness import HERMES, Reply
 
@@ -110,12 +113,18 @@ def test_metrics_count_what_was_done(serve: Serve) -> None:
 
 
 def test_abort_by_id_ends_a_stream_with_an_error(serve: Serve) -> None:
-    server = serve(["x" * 350])
+    is_aborted, steps = threading.Event(), itertools.count()
+
+    def wait_for_abort(_: SchedulerOutput) -> None:
+        assert next(steps) < 9 or is_aborted.wait(60), "nobody asked to abort"
+
+    server = serve(["x" * 350], before_step=wait_for_abort)
 
     async def run() -> Reply:
         async def abort(reply: Reply) -> None:
             if len(reply.chunks) == 3:
                 done = await server.ask("POST", "/abort", {"request_id": "chatcmpl-mine"})
+                is_aborted.set()
                 assert done.status == 200
 
         body = {"messages": HI, "stream": True, "max_tokens": 300}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyvt.errors import UnsupportedError, did_you_mean
+from pyvt.errors import ConfigError, UnsupportedError, did_you_mean
 from pyvt.weights.quantized.format import Scheme
 
 Config = Mapping[str, Any]
@@ -73,7 +73,7 @@ def scheme_of(config: Config, hf_quant_config: Config | None = None) -> Scheme |
         config: config.json.
         hf_quant_config: hf_quant_config.json, which ModelOpt writes; None where there is none.
 
-    Raises UnsupportedError that lists the known methods.
+    Raises ConfigError where it is no object, UnsupportedError that lists the known methods.
     """
     text = config.get("text_config")
     found = config.get("quantization_config")
@@ -83,7 +83,12 @@ def scheme_of(config: Config, hf_quant_config: Config | None = None) -> Scheme |
         found = {"quant_method": "modelopt"}
     if found is None:
         return None
-    method = str(found.get("quant_method")) if isinstance(found, Mapping) else "None"
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"[config.json] quantization_config: expected an object, got {found!r}",
+            field="quantization_config",
+        )
+    method = str(found.get("quant_method"))
     if method not in QUANT_METHODS:
         raise UnsupportedError(
             f"[config.json] quantization_config: quant_method {method!r} is not supported; "

@@ -8,11 +8,12 @@ import pytest
 
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
-from pyvt.errors import CheckpointError, ShapeError, UnsupportedError
+from pyvt.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError
 from pyvt.models.registry import check_model, model_config
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.checkpoints import write_safetensors
 from pyvt.testing.model_runs import all_logits, load_case
+from pyvt.weights.quantized.scheme import scheme_of
 from pyvt.weights.resolve import ModelFiles, open_model
 from pyvt.weights.verify import verify_model
 from tests.convert.tiny_source import tiny_case
@@ -288,3 +289,9 @@ def test_scales_that_do_not_fit_are_named(tmp_path: Path, form: str, end: str) -
         files.source.get(f"{STEM}.weight")
 
     assert caught.value.tensor == STEM + end
+
+
+@pytest.mark.parametrize("given", ["fp8", ["gptq"], 4])
+def test_settings_that_are_no_object_are_refused_by_name(given: Any) -> None:
+    with pytest.raises(ConfigError, match="quantization_config: expected an object, got"):
+        scheme_of({"quantization_config": given})
