@@ -107,13 +107,31 @@ def kv_bytes_per_token(specs: Sequence[LayerSpec]) -> int:
     return sum(spec.bytes_per_token for spec in token_specs(specs))
 
 
-def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
-    """Return ``[num_blocks + 1, S, Nk, D]`` where a head's tokens of a block lie side by side.
+def _blocks(
+    specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int
+) -> list[tuple[Array, Array]]:
+    """Return K and V ``[num_blocks + 1, S, Nk, D]`` of each spec; views of one array of blocks.
 
-    Attention reads one head at a time, so it reads memory in order.
+    A block holds K and V of every layer, so that what is used of the cache is used whole, whatever
+    the size of a page of memory. In it a head's tokens lie side by side: attention reads one head
+    at a time, and reads memory in order.
     """
-    shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
-    return np.zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+    sizes = [spec.bytes_per_token // 2 * block_size for spec in specs]
+    memory = np.zeros((num_blocks + 1, 2 * sum(sizes)), np.uint8)
+    pairs: list[tuple[Array, Array]] = []
+    at = 0
+    for spec, size in zip(specs, sizes, strict=True):
+        shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
+        k, v = (
+            memory[:, begin : begin + size]
+            .view(spec.dtype.numpy)
+            .reshape(shape)
+            .transpose(0, 2, 1, 3)
+            for begin in (at, at + size)
+        )
+        pairs.append((k, v))
+        at += 2 * size
+    return pairs
 
 
 def allocate_kv_cache(
@@ -152,7 +170,7 @@ def _allocate(
 ) -> dict[int, tuple[int, LayerCache]]:
     """Return the group and the arrays of each layer; groups of blocks share theirs."""
     places: dict[int, tuple[int, LayerCache]] = {}
-    pairs: list[LayerCache] = []
+    pairs = _blocks(_specs_of_arrays(groups, specs), *blocks)
     for g, group in enumerate(groups):
         for i, layer in enumerate(group.layers):
             spec = specs[layer]
@@ -161,7 +179,14 @@ def _allocate(
                 state = np.zeros((num_slots, *spec.state_shape), spec.state_dtype.numpy)
                 places[layer] = (g, (conv, state))
                 continue
-            if i == len(pairs):
-                pairs.append((_blocks(spec, *blocks), _blocks(spec, *blocks)))
             places[layer] = (g, pairs[i])
     return places
+
+
+def _specs_of_arrays(groups: Sequence[CacheGroup], specs: Sequence[LayerSpec]) -> list[KVCacheSpec]:
+    """Return what array ``i`` holds: layer ``i`` of the longest group that has tokens."""
+    of_tokens = [
+        [spec for layer in group.layers if isinstance(spec := specs[layer], KVCacheSpec)]
+        for group in groups
+    ]
+    return max(of_tokens, key=len, default=[])
