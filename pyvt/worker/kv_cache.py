@@ -117,7 +117,7 @@ def _blocks(
     at a time, and reads memory in order.
     """
     sizes = [spec.bytes_per_token // 2 * block_size for spec in specs]
-    memory = np.zeros((num_blocks + 1, 2 * sum(sizes)), np.uint8)
+    memory: Array = np.zeros((num_blocks + 1, 2 * sum(sizes)), np.uint8)
     pairs: list[tuple[Array, Array]] = []
     at = 0
     for spec, size in zip(specs, sizes, strict=True):
