@@ -10,6 +10,7 @@ Dims: Nk KV heads, D head size, L layers, S tokens of a block.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -117,14 +118,15 @@ def _blocks(
     at a time, and reads memory in order.
     """
     sizes = [spec.bytes_per_token // 2 * block_size for spec in specs]
-    memory: Array = np.zeros((num_blocks + 1, 2 * sum(sizes)), np.uint8)
+    memory = np.zeros((num_blocks + 1, 2 * sum(sizes)), np.uint8)
     pairs: list[tuple[Array, Array]] = []
     at = 0
     for spec, size in zip(specs, sizes, strict=True):
+        dtype: Any = spec.dtype.numpy
         shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
         k, v = (
             memory[:, begin : begin + size]
-            .view(spec.dtype.numpy)
+            .view(dtype)
             .reshape(shape)
             .transpose(0, 2, 1, 3)
             for begin in (at, at + size)
