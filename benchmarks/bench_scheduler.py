@@ -174,6 +174,7 @@ def paging(is_quick: bool) -> Iterator[Line]:
 
 def blocks(is_quick: bool) -> Iterator[Line]:
     """The same batch in blocks of different sizes, in turns."""
+    num_new = 16 if is_quick else 48
     engines = {
         size: _engine(
             block_size=size, num_blocks=8 * KV_TOKENS // size, enable_prefix_caching=False
@@ -181,8 +182,8 @@ def blocks(is_quick: bool) -> Iterator[Line]:
         for size in (8, 16, 32, 64, 128)
     }
     found = [
-        {size: _serve(engine, [64] * 8, 16 if is_quick else 48)[1] for size, engine in turn}
-        for turn in [list(engines.items())] * (1 if is_quick else 3)
+        {size: _serve(engine, [64] * 8, num_new)[1] for size, engine in engines.items()}
+        for _ in range(1 if is_quick else 3)
     ]
     for size in engines:
         rate = statistics.median(rates[size] for rates in found)
