@@ -402,7 +402,8 @@ def test_thread_many_callers_each_get_exactly_one_end(seed: int) -> None:
         rng = random.Random(seed * 100 + caller)
         for number in range(20):
             name = f"{caller}-{number}"
-            run.submit(name, prompt="p" * rng.randint(1, 20), max_tokens=rng.randint(1, 20))
+            lengths = {"prompt": "p" * rng.randint(1, 20), "max_tokens": rng.randint(1, 20)}
+            run.submit(name, is_waiting=True, **lengths)
             if rng.random() < 0.3:
                 run.thread.cancel(name)
 
@@ -421,7 +422,7 @@ def test_thread_many_callers_each_get_exactly_one_end(seed: int) -> None:
 
 
 def test_thread_thousands_of_requests_leave_nothing_behind() -> None:
-    run = Run()
+    run = Run(max_requests=300)
     steps = run.engine.core.runner.steps  # type: ignore[attr-defined]
     counts = []
     for batch in range(4):
