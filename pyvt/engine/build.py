@@ -177,6 +177,7 @@ def make_scheduler(
         hasher=hasher,
         watermark=config.cache.watermark,
         connector=connector,
+        num_lookahead_tokens=config.speculative.num_lookahead_tokens,
     )
 
 

@@ -3,8 +3,11 @@
 A connector has two halves. The scheduler half is asked on the engine's thread and does no I/O; it
 speaks of requests, block ids and names. The worker half moves bytes; it gets them through
 ``BlockAccess`` in one canonical layout, ``[layer][k|v][token][head][dim]``, little endian, and
-never guesses another. The halves meet in the metadata that ``build_connector_meta`` makes for a
-step and in ``TransferResults``, so they may live in different processes.
+never guesses another. A recurrent state is a block of its group too: in block tables it stands at
+the index of the block that ends at its token, and the null block 0 stands everywhere else; its
+layout is ``[layer][convolution|delta rule]``. The halves meet in the metadata that
+``build_connector_meta`` makes for a step and in ``TransferResults``, so they may live in different
+processes.
 
 The order of a step:
 
@@ -81,7 +84,10 @@ class KVConnector(Protocol):
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
     ) -> None:
-        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded."""
+        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded.
+
+        The table of a state group has one slot, for the state behind the last of these tokens.
+        """
         ...
 
     def build_connector_meta(self, scheduled: SchedulerOutput) -> Any:
@@ -89,7 +95,11 @@ class KVConnector(Protocol):
         ...
 
     def request_finished_all_groups(self, request: ConnectorRequest, blocks: BlockIds) -> bool:
-        """Note the end of a request; True keeps its blocks held until it is reported as sent."""
+        """Note the end of a request; True keeps its blocks held until it is reported as sent.
+
+        ``blocks`` are those that are full and computed, whatever ended the request, and the states
+        behind them that are kept.
+        """
         ...
 
     def update_connector_output(self, results: TransferResults) -> None:

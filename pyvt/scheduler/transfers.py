@@ -7,7 +7,7 @@ its request. A failed load takes its request back to the last token before the f
 from collections.abc import Iterable
 
 from pyvt.kv_tier.connector import KVConnector
-from pyvt.messages import SchedulerOutput, TransferResults
+from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
@@ -36,7 +36,7 @@ class Transfers:
     def __init__(self, connector: KVConnector, manager: KVCacheManager) -> None:
         self._connector = connector
         self._manager = manager
-        self._pinned: dict[str, list[list[int]]] = {}
+        self._pinned: dict[str, list[BlockIds]] = {}
         self.loading: dict[str, Request] = {}
         self.num_external_tokens = 0
         self.num_failed_loads = 0
@@ -60,7 +60,7 @@ class Transfers:
     def start(self, request: Request, num_external: int, *, is_async: bool) -> None:
         """Note that a request has its blocks; the last of its computed tokens are to be loaded."""
         assert request.blocks is not None, "a request that loads holds blocks"
-        tables = tuple(tuple(table) for table in request.blocks.tables)
+        tables = self._manager.loading_tables(request.blocks)
         self._connector.update_state_after_alloc(request, tables, num_external)
         self.num_external_tokens += num_external
         if is_async:
@@ -72,22 +72,18 @@ class Transfers:
         return meta
 
     def finish(self, request: Request) -> None:
-        """Tell of a request's end, before its blocks are freed; pin them where they are read."""
+        """Tell of a request's end, before its blocks are freed; pin them where they are used.
+
+        The connector gets the blocks that are computed, whatever ended the request.
+        """
         blocks = request.blocks
         if blocks is None:
             return
-        tables = tuple(tuple(table) for table in blocks.tables)
-        is_read = self._connector.request_finished_all_groups(request, tables)
-        is_written = self.loading.pop(request.request_id, None) is not None
-        if is_read or is_written:
-            ids = [
-                block_id
-                for g, group in enumerate(self._manager.groups)
-                if group.kind != "state"
-                for block_id in blocks.tables[g]
-            ]
-            self._manager.pool.pin(ids)
-            self._pinned.setdefault(request.request_id, []).append(ids)
+        tables = self._manager.published_tables(blocks, request.block_hashes)
+        if self._connector.request_finished_all_groups(request, tables):
+            self._pin(request.request_id, tables)
+        if self.loading.pop(request.request_id, None) is not None:
+            self._pin(request.request_id, self._manager.loading_tables(blocks))
 
     def update(self, results: TransferResults | None) -> TransferResults:
         """Take results: unpin what has ended."""
@@ -97,8 +93,8 @@ class Transfers:
         self.num_failed_loads += len(results.failed)
         ended: Iterable[str] = results.sent | (results.received - self.loading.keys())
         for request_id in ended:
-            for ids in self._pinned.pop(request_id, ()):
-                self._manager.pool.unpin(ids)
+            for tables in self._pinned.pop(request_id, ()):
+                self._manager.unpin(tables)
         return results
 
     def take_loaded(self, results: TransferResults) -> list[Request]:
@@ -113,9 +109,14 @@ class Transfers:
         assert request.blocks is not None, "a request that loads holds blocks"
         size = self._manager.block_size
         first = request.num_computed_tokens
-        for table, invalid in zip(request.blocks.tables, results.invalid_blocks, strict=False):
+        tables = self._manager.loading_tables(request.blocks)
+        for table, invalid in zip(tables, results.invalid_blocks, strict=False):
             for index, block_id in enumerate(table):
                 if block_id != NULL_BLOCK and block_id in invalid:
                     first = min(first, index * size)
                     break
         return first
+
+    def _pin(self, request_id: str, tables: BlockIds) -> None:
+        self._manager.pin(tables)
+        self._pinned.setdefault(request_id, []).append(tables)

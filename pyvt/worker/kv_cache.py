@@ -64,13 +64,12 @@ class KVCache:
                 ops.copy_blocks(*self.layers[layer], np.array([[src, dst]], np.int64))
 
     def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
-        """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies."""
+        """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies.
+
+        Those of a state are ``[L][convolution, delta rule]``, each in the shape of its spec.
+        """
         ids = np.array(block_ids, np.int64)
-        parts = [
-            ops.gather_blocks(cache, ids)
-            for layer in self.groups[group].layers
-            for cache in self.layers[layer]
-        ]
+        parts = [ops.gather_blocks(cache, ids) for cache in self._arrays(group)]
         return [
             memoryview(b"".join(np.ascontiguousarray(part[i]).tobytes() for part in parts))
             for i in range(len(block_ids))
@@ -83,8 +82,7 @@ class KVCache:
 
         Raises ConfigError where a view has not the size of a block; nothing is written then.
         """
-        pairs = [self.layers[layer] for layer in self.groups[group].layers]
-        caches = [cache for pair in pairs for cache in pair]
+        caches = self._arrays(group)
         size = sum(cache[0].nbytes for cache in caches)
         for view in views:
             if memoryview(view).nbytes != size:
@@ -101,6 +99,13 @@ class KVCache:
             part: Array = np.ascontiguousarray(blocks[:, at : at + width])
             ops.scatter_blocks(part.view(cache.dtype).reshape(-1, *cache.shape[1:]), cache, ids)
             at += width
+
+    def _arrays(self, group: int) -> list[Array]:
+        """Return the arrays of a group by layer, those of states as ``[slots, 1, 1, n]``."""
+        arrays = [array for layer in self.groups[group].layers for array in self.layers[layer]]
+        if self.groups[group].kind == "state":
+            return [array.reshape(array.shape[0], 1, 1, -1) for array in arrays]
+        return arrays
 
 
 def kv_bytes_per_token(specs: Sequence[LayerSpec]) -> int:
