@@ -298,4 +298,5 @@ def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> I
         vocab_size=vocab_size,
         max_model_len=int(config.max_model_len),
         eos_token_ids=frozenset(token_id for token_id in ids if token_id < vocab_size),
+        num_logits=shape.vocab_size,
     )

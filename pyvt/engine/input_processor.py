@@ -38,11 +38,13 @@ class InputLimits:
         vocab_size: ids lie below it; rows of the logits that no token uses are not counted.
         max_model_len: most tokens of prompt and answer together.
         eos_token_ids: ids that end a text: the model's, its generation config's, the tokenizer's.
+        num_logits: V, rows that no token uses included; 0 where there are none.
     """
 
     vocab_size: int
     max_model_len: int
     eos_token_ids: frozenset[int]
+    num_logits: int = 0
 
 
 class InputProcessor:
@@ -177,11 +179,22 @@ class InputProcessor:
         )
 
     def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
-        if not params.bad_words and params.structured_outputs is None:
+        is_free = params.structured_outputs is None and params.reasoning_budget is None
+        if is_free and not params.bad_words:
             return NO_CONSTRAINTS
+        grammar = self._grammar(params, max_tokens)
+        if params.reasoning_budget is not None:
+            # What loads llguidance is loaded by requests that need it.
+            from pyvt.structured.reasoning_budget import BudgetGrammar
+
+            grammar = BudgetGrammar(
+                params.reasoning_budget,
+                self.tokenizer,
+                self.limits.num_logits or self.limits.vocab_size,
+                grammar,
+            )
         return Constraints(
-            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))),
-            grammar=self._grammar(params, max_tokens),
+            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))), grammar=grammar
         )
 
     def _grammar(self, params: SamplingParams, max_tokens: int) -> Grammar | None:

@@ -11,6 +11,7 @@ from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
 from pyvt.server.fields import RequestModel
 from pyvt.server.openai.chat import chat_completions
 from pyvt.server.openai.completions import completions
+from pyvt.server.openai.embeddings import EmbeddingsRequest, embeddings
 from pyvt.server.openai.models import get_model, list_models
 from pyvt.server.openai.responses import responses
 from pyvt.server.openai.responses_schema import ResponsesRequest
@@ -45,6 +46,7 @@ ROUTES = (
     RouteRow("POST", "/v1/chat/completions", chat_completions, ChatRequest, True),
     RouteRow("POST", "/v1/completions", completions, CompletionRequest, True),
     RouteRow("POST", "/v1/responses", responses, ResponsesRequest, True),
+    RouteRow("POST", "/v1/embeddings", embeddings, EmbeddingsRequest),
     RouteRow("POST", "/v1/messages", messages, MessagesRequest, True),
     RouteRow("POST", "/v1/messages/count_tokens", count_tokens, CountRequest),
     RouteRow("POST", "/v1/chat/completions/render", render, ChatRequest),

@@ -17,7 +17,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
 from pyvt.server.body import read_json
 from pyvt.server.metrics import Metrics
-from pyvt.server.openai.schema import SamplingFields, StreamOptions
+from pyvt.server.openai.schema import QueueFields, StreamOptions
 from pyvt.server.sse import EventStream
 from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
@@ -120,7 +120,7 @@ class ServerState:
     async def start(
         self,
         request: Request,
-        asked: SamplingFields,
+        asked: QueueFields,
         prompt: Prompt,
         params: SamplingParams,
         *,
@@ -149,7 +149,7 @@ class ServerState:
             is_stream=is_stream,
             priority=asked.priority or 0,
             timeout_s=min(limits, default=None),
-            tenant=str(request.scope["state"].get("key_salt", "")),
+            tenant=key_salt_of(request),
             cache_salt=asked.cache_salt,
         )
         await stream.start()
@@ -204,6 +204,11 @@ def state_of(request: Request) -> ServerState:
     """Return the state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state
+
+
+def key_salt_of(request: Request) -> str:
+    """Return what divides cached prefixes by key: a text of the key that was used, or nothing."""
+    return str(request.scope["state"].get("key_salt", ""))
 
 
 def request_id_of(request: Request) -> str:

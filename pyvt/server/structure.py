@@ -37,6 +37,16 @@ def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
     return StructuredOutputsParams(**{k: v for k, v in given.items() if v is not None})
 
 
+def form_names(request: GenerationFields) -> dict[str, str]:
+    """Return how the client calls what the engine calls structured outputs."""
+    if request.structured_outputs is not None:
+        return {}
+    if request.response_format is not None:
+        return {"structured_outputs": "response_format"}
+    choice = getattr(request, "tool_choice", None)
+    return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
+
+
 def _response_format(form: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
     match form:
         case None | {"type": "text"}:

@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             }
         },
-        "structured_outputs",
+        "response_format",
     ),
     "other_tool": (
         "hermes",

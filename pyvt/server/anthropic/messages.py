@@ -16,7 +16,7 @@ from pyvt.errors import PyvtError
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
-from pyvt.server.anthropic.translate import as_chat
+from pyvt.server.anthropic.translate import NAMES, as_chat
 from pyvt.server.chats import start_chat
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import WireException, body_of
@@ -38,7 +38,9 @@ async def messages(request: Request) -> ASGIApp:
     message_id = f"msg_{request_id_of(request)}"
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
-    generation = await start_chat(request, chat, request_id=message_id, is_stream=is_stream)
+    generation = await start_chat(
+        request, chat, request_id=message_id, is_stream=is_stream, names=NAMES
+    )
     writer = _Writer(message_id, model, generation, asked.warnings())
     if is_stream:
         return state.event_stream(writer.stream())
