@@ -92,7 +92,7 @@ def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
         skip_special_tokens=False if keeps_special else None,
         # With reasoning the parser looks for them, in the content alone.
         stop=() if found.form.tags is not None else None,
-        structured_outputs=chat_form(chat, found.form),
+        structured_outputs=chat_form(chat, found.form, processor),
         reasoning_budget=_budget(chat, found.form),
     )
     return _Prepared(found.prompt, params, found.form)
