@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyvt.server.tool_parsers import mistral, pythonic
+from pyvt.server.tool_parsers import mistral, pythonic, qwen_xml
 from pyvt.structured.grammar import WHITESPACE
 from pyvt.structured.vocabulary import special_name
 
@@ -227,7 +227,7 @@ def _function(tool: Mapping[str, Any]) -> str:
 def _value(kind: Any, schema: Schema, *, is_strict: bool) -> str:
     """Return the rule of a parameter's value: text as it is, anything else as JSON."""
     end = _text("\n</parameter>\n")
-    is_text = isinstance(kind, Mapping) and kind.get("type") == "string"
+    is_text = isinstance(kind, Mapping) and qwen_xml.types_of(kind) == {"string"}
     if is_text and isinstance(kind.get("enum"), list):
         words = " | ".join(_text(str(word)) for word in kind["enum"])
         return f"({words}) {end}"
