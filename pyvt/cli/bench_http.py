@@ -15,20 +15,7 @@ from pyvt.cli.remote import RemoteServer
 from pyvt.cli.terminal import counting
 from pyvt.errors import ConfigError
 
-_WORDS = [
-    "a",
-    "the",
-    "one",
-    "day",
-    "sun",
-    "tree",
-    "house",
-    "water",
-    "small",
-    "green",
-    "time",
-    "road",
-]
+_WORDS = ("a", "the", "one", "day", "sun", "tree", "house", "water", "small", "green", "time")
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
