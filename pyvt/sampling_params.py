@@ -16,6 +16,7 @@ MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
 MIN_TEMPERATURE = 1e-5
 POOLINGS = ("last", "mean")
+_ID_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "forced_token_ids")
 
 
 def _help(text: str) -> dict[str, str]:
@@ -251,6 +252,9 @@ class SamplingParams:
     reasoning_budget: ReasoningBudget | None = field(
         default=None, metadata=_help("how many tokens the model may reason before it answers")
     )
+    forced_token_ids: Sequence[int] = field(
+        default=(), metadata=_help("tokens that come first, whatever the model says; for tests")
+    )
     n: int = field(
         default=1, metadata=_help("answers per prompt, 1 to 128, each with its own seed")
     )
@@ -268,7 +272,7 @@ class SamplingParams:
             raise _error("structured_outputs", "StructuredOutputsParams", self.structured_outputs)
         if not isinstance(self.reasoning_budget, ReasoningBudget | None):
             raise _error("reasoning_budget", "ReasoningBudget", self.reasoning_budget)
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        for name in _ID_LISTS:
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _error("allowed_token_ids", "at least one id or none", ())

@@ -27,7 +27,10 @@ MAX_SALT_CHARS = 256
 
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
-_ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
+_ID_FIELDS = (
+    *("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"),
+    "forced_token_ids",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,20 +182,22 @@ class InputProcessor:
         )
 
     def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
-        is_free = params.structured_outputs is None and params.reasoning_budget is None
-        if is_free and not params.bad_words:
+        asked = (params.structured_outputs, params.reasoning_budget, params.bad_words)
+        if not any(asked) and not params.forced_token_ids:
             return NO_CONSTRAINTS
         grammar = self._grammar(params, max_tokens)
+        size = self.limits.num_logits or self.limits.vocab_size
+        # What loads llguidance is loaded by requests that need it.
         if params.reasoning_budget is not None:
-            # What loads llguidance is loaded by requests that need it.
             from pyvt.structured.reasoning_budget import BudgetGrammar
 
-            grammar = BudgetGrammar(
-                params.reasoning_budget,
-                self.tokenizer,
-                self.limits.num_logits or self.limits.vocab_size,
-                grammar,
-            )
+            grammar = BudgetGrammar(params.reasoning_budget, self.tokenizer, size, grammar)
+        if params.forced_token_ids:
+            from pyvt.structured.forced_tokens import ForcedTokens
+
+            if grammar is not None:
+                raise _refused("forced_token_ids", "none beside a grammar", params.forced_token_ids)
+            grammar = ForcedTokens(tuple(params.forced_token_ids), size)
         return Constraints(
             bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))), grammar=grammar
         )

@@ -47,6 +47,9 @@ class SamplingFields(QueueFields):
     skip_special_tokens: bool | None = None
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
+    forced_token_ids: list[int] | None = Field(
+        default=None, description="for tests; refused unless PYVT_TEST_HOOKS is set"
+    )
 
 
 class StreamOptions(RequestModel):
