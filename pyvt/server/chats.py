@@ -19,7 +19,7 @@ from pyvt.tokenizer.base import RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class PreparedChat:
     """A chat that was rendered and checked."""
 
     prompt: RenderedPrompt
@@ -50,7 +50,7 @@ async def start_chat(
     state = state_of(request)
     llm = state.ready_llm()
     try:
-        prepared = await llm.run_input(lambda: _prepare(state, chat))
+        prepared = await llm.run_input(lambda: prepare_chat(state, chat))
         stream = await state.start(
             request,
             chat,
@@ -74,8 +74,8 @@ def _names(chat: ChatRequest) -> dict[str, str]:
     return names
 
 
-def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
-    """Render a chat and check its parameters; runs beside the loop."""
+def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
+    """Return a chat rendered and its parameters checked; call it beside the loop."""
     llm = state.ready_llm()
     processor = llm.engine.input_processor
     found = conversation(processor, state.speech(processor), chat)
@@ -95,7 +95,7 @@ def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
         structured_outputs=chat_form(chat, found.form, processor),
         reasoning_budget=_budget(chat, found.form),
     )
-    return _Prepared(found.prompt, params, found.form)
+    return PreparedChat(found.prompt, params, found.form)
 
 
 def _budget(chat: ChatRequest, form: AnswerFormat) -> ReasoningBudget | None:

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from pyvt.server.chats import prepare_chat
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import request_error
 from pyvt.server.fields import RequestModel, checked
@@ -90,8 +91,8 @@ async def render(request: Request) -> Response:
     processor = state.ready_llm().engine.input_processor
 
     def work() -> tuple[str, tuple[int, ...]]:
-        rendered = render_conversation(processor, chat)
-        return rendered.text, processor.tokenize(rendered)
+        prompt = prepare_chat(state, chat).prompt
+        return prompt.text, processor.tokenize(prompt)
 
     llm = state.ready_llm()
     text, ids = await llm.run_input(work)

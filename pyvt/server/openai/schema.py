@@ -19,7 +19,7 @@ def _range(low: float | None, high: float | None = None) -> Any:
 class QueueFields(RequestModel):
     """When a request runs, for how long, and whose cached prefixes it may use."""
 
-    priority: int | None = _range(-(2**31), 2**31)
+    priority: int | None = Field(default=None, ge=-(2**31), le=2**31)
     cache_salt: str | None = Field(
         default=None, description="shares cached prefixes only with requests of the same salt"
     )
