@@ -74,6 +74,10 @@ class EngineDeadError(PyvtError, RuntimeError):
     """The engine has stopped after a fatal error; ``__cause__`` carries it."""
 
 
+class ServerError(PyvtError):
+    """A server that this process asks does not answer, or answers with an error."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the tail of an error text for an unknown name: a near miss and the valid names."""
     names = sorted(known)
