@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyvt.dispatch.table import current_backend
 from pyvt.errors import ConfigError
@@ -42,14 +42,34 @@ class Plan(Protocol):
         ...
 
 
+class Device(Protocol):
+    """Memory of a backend that is not the host's, and how a step of it is captured."""
+
+    def upload(self, array: Any) -> Any:
+        """Return a copy of a host array there; the array may be changed at once."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a new tensor of zeros."""
+        ...
+
+    def memory(self) -> tuple[int, int]:
+        """Return the free and all bytes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One host backend: its name; its packer, recorder and setter of threads where it has them."""
+    """One backend: its name; its packer, recorder, setter of threads and device where it has them.
+
+    A backend with a ``device`` computes on tensors that are there; others on host arrays.
+    """
 
     name: str
     prepack: Packer | None = None
     make_plan: Callable[[], Plan] | None = None
     set_num_threads: Callable[[int], None] | None = None
+    device: Device | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}

@@ -1,0 +1,47 @@
+// The ops of this backend: X(op, dtypes that its tensors may have). Parameters are those of the
+// same op in pyvt/op_list.h, behind the context.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cuda/context.h"
+#include "cuda/weights.h"
+#include "pyvt/op_list.h"
+#include "pyvt/tensor_view.h"
+
+#define PYVT_CUDA_FLOATS "f32 bf16 f16"
+
+// clang-format off
+#define CUDA_OPS(X) \
+  X(rms_norm, PYVT_CUDA_FLOATS) \
+  X(fused_add_rms_norm, PYVT_CUDA_FLOATS) \
+  X(rms_norm_gated, PYVT_CUDA_FLOATS) \
+  X(l2_norm, PYVT_CUDA_FLOATS)
+// clang-format on
+
+namespace pyvt::cuda {
+
+// What the words of the table mean to a launcher.
+using pyvt_out = TensorView;  // written, perhaps read
+using pyvt_in = TensorView;
+using pyvt_tiles = NoTiles;
+using pyvt_blocks = BlockMatrix;
+using pyvt_experts = ExpertStack;
+using pyvt_f64 = double;
+using pyvt_i64 = int64_t;
+using pyvt_opt_f64 = std::optional<double>;
+using pyvt_opt_i64 = std::optional<int64_t>;
+using pyvt_text = std::string;
+
+#define PYVT_PLAIN(...) __VA_ARGS__
+#define PYVT_TYPE(op, dtypes, parameters, names) \
+  using op##_type = void(Context & context, PYVT_PLAIN parameters);
+CPU_OPS(PYVT_TYPE)
+#undef PYVT_TYPE
+
+#define PYVT_DECLARE(op, dtypes) op##_type op;
+CUDA_OPS(PYVT_DECLARE)
+#undef PYVT_DECLARE
+
+}  // namespace pyvt::cuda
