@@ -79,7 +79,7 @@ const PlainDType& plain_dtype(py::handle dtype) {
   for (const PlainDType& known : plain_dtypes()) {
     if (wanted.equal(py::handle(known.descriptor))) return known;
   }
-  raise("DTypeError",
+  raise("UnsupportedError",
         "[device tensor] dtype: expected one that kernels know, got " + text_of(dtype));
 }
 

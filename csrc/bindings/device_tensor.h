@@ -26,7 +26,7 @@ struct PlainDType {
 // Looks the descriptors up.
 void find_plain_dtypes();
 
-// Throws pyvt.errors.DTypeError for a dtype that no device tensor has.
+// Throws pyvt.errors.UnsupportedError for a dtype that no device tensor has.
 const PlainDType& plain_dtype(py::handle dtype);
 
 class DeviceTensor {

@@ -17,7 +17,26 @@
   X(rms_norm, PYVT_CUDA_FLOATS) \
   X(fused_add_rms_norm, PYVT_CUDA_FLOATS) \
   X(rms_norm_gated, PYVT_CUDA_FLOATS) \
-  X(l2_norm, PYVT_CUDA_FLOATS)
+  X(l2_norm, PYVT_CUDA_FLOATS) \
+  X(add, PYVT_CUDA_FLOATS) \
+  X(mul, PYVT_CUDA_FLOATS) \
+  X(scale, PYVT_CUDA_FLOATS) \
+  X(cast, PYVT_CUDA_FLOATS) \
+  X(take_columns, PYVT_CUDA_FLOATS) \
+  X(soft_cap, PYVT_CUDA_FLOATS) \
+  X(relu, PYVT_CUDA_FLOATS) \
+  X(sigmoid, PYVT_CUDA_FLOATS) \
+  X(silu, PYVT_CUDA_FLOATS) \
+  X(gelu, PYVT_CUDA_FLOATS) \
+  X(silu_and_mul, PYVT_CUDA_FLOATS) \
+  X(gelu_and_mul, PYVT_CUDA_FLOATS) \
+  X(sigmoid_gate, PYVT_CUDA_FLOATS) \
+  X(rotary_embedding, PYVT_CUDA_FLOATS) \
+  X(reshape_and_cache, PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(copy_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(gather_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(scatter_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(embedding, PYVT_CUDA_FLOATS)
 // clang-format on
 
 namespace pyvt::cuda {

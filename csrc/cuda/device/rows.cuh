@@ -69,10 +69,13 @@ inline bool is_float(DType dtype) {
 inline Rows rows_of(const char* op, const char* name, const TensorView& view) {
   PYVT_CHECK(op, is_float(view.dtype), name, ": expected f32, bf16 or f16, got ",
              dtype_name(view.dtype));
-  PYVT_CHECK(op, view.rank > 0, name, ": expected at least one dim");
   Rows rows;
   rows.data = view.data;
   rows.dtype = view.dtype;
+  if (view.rank == 0) {  // a number is a row of one
+    rows.num_rows = rows.length = 1;
+    return rows;
+  }
   rows.length = view.shape[view.rank - 1];
   rows.stride = view.stride[view.rank - 1];
   rows.num_rows = 1;

@@ -143,6 +143,10 @@ T atomicCAS(T* at, T expected, T value) {
   return before;
 }
 
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+
 inline void __threadfence() {}
 
 template <typename T>

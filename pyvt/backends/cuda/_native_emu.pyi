@@ -2,8 +2,12 @@
 
 from typing import Any
 
-from pyvt.backends.cuda._native import *
+from pyvt.backends.cuda._native import OPS as OPS
+from pyvt.backends.cuda._native import DeviceTensor as DeviceTensor
+from pyvt.backends.cuda._native import Graph as Graph
+from pyvt.backends.cuda._native import Pool as Pool
 
+def open(device: int = 0) -> None: ...
 def run_fault(name: str) -> list[float]: ...
 def seed(value: int) -> None: ...
 def set_memory_limit(num_bytes: int) -> None: ...
