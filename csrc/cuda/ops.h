@@ -36,7 +36,22 @@
   X(copy_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(gather_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(scatter_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
-  X(embedding, PYVT_CUDA_FLOATS)
+  X(embedding, PYVT_CUDA_FLOATS) \
+  X(linear, PYVT_CUDA_FLOATS) \
+  X(paged_attention, PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(count_nonfinite, PYVT_CUDA_FLOATS) \
+  X(argmax, "f32") \
+  X(apply_temperature, "f32 f64") \
+  X(apply_min_p, "f32 f64") \
+  X(apply_top_k_top_p, "f32 f64") \
+  X(random_sample, "f32") \
+  X(log_softmax, "f32") \
+  X(top_logprobs, "f32") \
+  X(apply_logit_bias, "f32 f64") \
+  X(apply_banned_ids, "f32") \
+  X(apply_allowed_ids, "f32") \
+  X(apply_token_mask, "f32") \
+  X(apply_penalties, "f32 f64")
 // clang-format on
 
 namespace pyvt::cuda {

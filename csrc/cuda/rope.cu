@@ -7,8 +7,8 @@
 //           of 128 move 84 MB, 20 us at 4.3 TB/s; latency in a decode step, 2 us
 // launches  1
 // source    Su et al. 2021, arXiv:2104.09864
+#include "cuda/device/attention.cuh"
 #include "cuda/device/index.cuh"
-#include "cuda/device/rows.cuh"
 #include "cuda/ops.h"
 
 namespace pyvt::cuda {
@@ -16,12 +16,6 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kPerThread = 4;
-
-struct Heads {
-  void* data;
-  DType dtype;
-  int64_t num_heads, token_stride, head_stride, stride;
-};
 
 __global__ void __launch_bounds__(kMaxThreads)
     rope_kernel(Heads q, Heads k, Index positions, Rows cos_sin) {
@@ -34,18 +28,11 @@ __global__ void __launch_bounds__(kMaxThreads)
     const bool is_q = head < q.num_heads;
     if (!is_q) head -= q.num_heads;
     const Heads& x = is_q ? q : k;
-    const int64_t at = token * x.token_stride + head * x.head_stride + pair * x.stride;
-    const int64_t next = at + half * x.stride;
     const float cosine = angles.get(pair), sine = angles.get(half + pair);
-    const float x1 = load_any(x.data, x.dtype, at), x2 = load_any(x.data, x.dtype, next);
-    store_any(x.data, x.dtype, at, x1 * cosine - x2 * sine);
-    store_any(x.data, x.dtype, next, x2 * cosine + x1 * sine);
+    const float x1 = x.get(token, head, pair), x2 = x.get(token, head, half + pair);
+    x.set(token, head, pair, x1 * cosine - x2 * sine);
+    x.set(token, head, half + pair, x2 * cosine + x1 * sine);
   }
-}
-
-Heads heads_of(const char* op, const char* name, const TensorView& x) {
-  PYVT_CHECK(op, x.rank == 3 && is_float(x.dtype), name, ": expected floats [T, heads, D]");
-  return {x.data, x.dtype, x.shape[1], x.stride[0], x.stride[1], x.stride[2]};
 }
 
 }  // namespace

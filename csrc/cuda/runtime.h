@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 #ifdef PYVT_CUDA_EMU
@@ -41,8 +42,14 @@ void launch(const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, 
                                static_cast<int>(shared)),
           name);
   }
-  kernel<<<grid, block, shared, stream> > >(std::forward<Args>(args)...);
-  check(cudaGetLastError(), name);
+  std::tuple<Params...> values(std::forward<Args>(args)...);
+  const cudaError_t status = std::apply(
+      [&](auto&... each) {
+        void* pointers[] = {static_cast<void*>(&each)...};
+        return cudaLaunchKernel(entry, grid, block, pointers, shared, stream);
+      },
+      values);
+  check(status, name);
 #endif
 }
 

@@ -236,6 +236,11 @@ def place(array: Any, *, beside: Any) -> Any:
     return beside.upload(array) if hasattr(beside, "device_type") else array
 
 
+def on_host(array: Any) -> Any:
+    """Return a tensor of a device as a host array, a copy; a host array as itself."""
+    return array.numpy() if hasattr(array, "device_type") else array
+
+
 def chosen_backends() -> dict[str, tuple[str, ...]]:
     """Return the backends that calls of each op were given to since the last ``use_backend``."""
     chosen = {op.name: {c.backend for c in op._cache.values()} for op in all_ops()}

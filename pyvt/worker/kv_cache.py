@@ -10,6 +10,7 @@ Dims: Nk KV heads, D head size, L layers, S tokens of a block.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from pyvt.config.cache import (
     state_bytes,
     token_specs,
 )
+from pyvt.dispatch import on_host, place
+from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.layers.forward_batch import Array, LayerCache
 from pyvt.messages import BlockCopy
@@ -60,13 +63,14 @@ class KVCache:
         """Copy blocks of groups, one after the other."""
         for group, src, dst in copies:
             for layer in self.groups[group].layers:
-                ops.copy_blocks(*self.layers[layer], np.array([[src, dst]], np.int64))
+                pair = self.layers[layer]
+                ops.copy_blocks(*pair, place(np.array([[src, dst]], np.int64), beside=pair[0]))
 
     def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
         """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies."""
         ids = np.array(block_ids, np.int64)
         parts = [
-            ops.gather_blocks(cache, ids)
+            on_host(ops.gather_blocks(cache, place(ids, beside=cache)))
             for layer in self.groups[group].layers
             for cache in self.layers[layer]
         ]
@@ -98,7 +102,8 @@ class KVCache:
         for cache in caches:
             width = cache[0].nbytes
             part: Array = np.ascontiguousarray(blocks[:, at : at + width])
-            ops.scatter_blocks(part.view(cache.dtype).reshape(-1, *cache.shape[1:]), cache, ids)
+            new = part.view(cache.dtype).reshape(-1, *cache.shape[1:])
+            ops.scatter_blocks(place(new, beside=cache), cache, place(ids, beside=cache))
             at += width
 
 
@@ -113,7 +118,14 @@ def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
     Attention reads one head at a time, so it reads memory in order.
     """
     shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
-    return np.zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+    return _zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return zeros where the selected backend computes."""
+    device = selected_backend().device
+    zeros: Array = np.zeros(shape, dtype) if device is None else device.zeros(shape, dtype)
+    return zeros
 
 
 def allocate_kv_cache(
@@ -157,8 +169,8 @@ def _allocate(
         for i, layer in enumerate(group.layers):
             spec = specs[layer]
             if isinstance(spec, StateSpec):
-                conv = np.zeros((num_slots, *spec.conv_shape), spec.conv_dtype.numpy)
-                state = np.zeros((num_slots, *spec.state_shape), spec.state_dtype.numpy)
+                conv = _zeros((num_slots, *spec.conv_shape), spec.conv_dtype.numpy)
+                state = _zeros((num_slots, *spec.state_shape), spec.state_dtype.numpy)
                 places[layer] = (g, (conv, state))
                 continue
             if i == len(pairs):
