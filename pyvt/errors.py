@@ -70,6 +70,10 @@ class KernelError(PyvtError, RuntimeError):
     """Native code failed: a device status or an internal check."""
 
 
+class OutOfMemoryError(KernelError, MemoryError):
+    """A device has no room for a request; nothing was changed and the process may go on."""
+
+
 class EngineDeadError(PyvtError, RuntimeError):
     """The engine has stopped after a fatal error; ``__cause__`` carries it."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
+from pyvt.dispatch import on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.kv_tier.connector import KVConnector
@@ -16,6 +17,7 @@ from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.spec_decode import make_proposer
+from pyvt.worker.device_graphs import DeviceGraphs
 from pyvt.worker.drafter import HeadDrafter
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch, RequestRow
@@ -70,7 +72,12 @@ class ModelRunner:
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
-        self.graphs = GraphRunner(model, max_blocks, selected_backend())
+        backend = selected_backend()
+        self.graphs: GraphRunner | DeviceGraphs = (
+            GraphRunner(model, max_blocks, backend)
+            if backend.device is None
+            else DeviceGraphs(model, max_blocks, backend.device)
+        )
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
@@ -118,7 +125,7 @@ class ModelRunner:
             self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         sampled = self._greedy(step, hidden) or sample(
-            self.graphs.logits(step, hidden),
+            on_host(self.graphs.logits(step, hidden)),
             step.wanted,
             self.rows,
             is_processed=self.is_processed,
