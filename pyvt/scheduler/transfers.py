@@ -25,6 +25,7 @@ class Transfers:
     """
 
     __slots__ = (
+        "_answers",
         "_connector",
         "_manager",
         "_pinned",
@@ -36,6 +37,7 @@ class Transfers:
     def __init__(self, connector: KVConnector, manager: KVCacheManager) -> None:
         self._connector = connector
         self._manager = manager
+        self._answers: dict[tuple[str, int], tuple[int | None, bool]] = {}
         self._pinned: dict[str, list[BlockIds]] = {}
         self.loading: dict[str, Request] = {}
         self.num_external_tokens = 0
@@ -47,8 +49,14 @@ class Transfers:
         return bool(self.loading or self._pinned)
 
     def match(self, request: Request, num_hit: int) -> tuple[int | None, bool]:
-        """Return what can be loaded behind a hit, in whole blocks, and whether meanwhile."""
-        found, is_async = self._connector.get_num_new_matched_tokens(request, num_hit)
+        """Return what can be loaded behind a hit, in whole blocks, and whether meanwhile.
+
+        The connector is asked once a step.
+        """
+        asked = (request.request_id, num_hit)
+        if asked not in self._answers:
+            self._answers[asked] = self._connector.get_num_new_matched_tokens(request, num_hit)
+        found, is_async = self._answers[asked]
         if found is None:
             return None, False
         size = self._manager.block_size
@@ -68,6 +76,7 @@ class Transfers:
 
     def meta(self, scheduled: SchedulerOutput) -> object | None:
         """Return what the worker half must do in a step."""
+        self._answers.clear()
         meta: object | None = self._connector.build_connector_meta(scheduled)
         return meta
 
