@@ -6,11 +6,15 @@ its request. A failed load takes its request back to the last token before the f
 
 from collections.abc import Iterable
 
+from pyvt.errors import KVTierError
 from pyvt.kv_tier.connector import KVConnector
+from pyvt.log import get_logger
 from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
+
+log = get_logger(__name__)
 
 _NO_RESULTS = TransferResults()
 
@@ -22,6 +26,8 @@ class Transfers:
         loading: requests that wait for their blocks to be filled.
         num_external_tokens: tokens that were loaded or are to be, since the start.
         num_failed_loads: loads that failed since the start.
+        num_failed_calls: calls of the connector's scheduler half that failed; each is a miss, or a
+            store that is left out.
     """
 
     __slots__ = (
@@ -31,6 +37,7 @@ class Transfers:
         "_pinned",
         "loading",
         "num_external_tokens",
+        "num_failed_calls",
         "num_failed_loads",
     )
 
@@ -42,6 +49,7 @@ class Transfers:
         self.loading: dict[str, Request] = {}
         self.num_external_tokens = 0
         self.num_failed_loads = 0
+        self.num_failed_calls = 0
 
     @property
     def is_pending(self) -> bool:
@@ -55,7 +63,7 @@ class Transfers:
         """
         asked = (request.request_id, num_hit)
         if asked not in self._answers:
-            self._answers[asked] = self._connector.get_num_new_matched_tokens(request, num_hit)
+            self._answers[asked] = self._ask(request, num_hit)
         found, is_async = self._answers[asked]
         if found is None:
             return None, False
@@ -89,7 +97,7 @@ class Transfers:
         if blocks is None:
             return
         tables = self._manager.published_tables(blocks, request.block_hashes)
-        if self._connector.request_finished_all_groups(request, tables):
+        if self._is_stored(request, tables):
             self._pin(request.request_id, tables)
         if self.loading.pop(request.request_id, None) is not None:
             self._pin(request.request_id, self._manager.loading_tables(blocks))
@@ -125,6 +133,24 @@ class Transfers:
                     first = min(first, index * size)
                     break
         return first
+
+    def _ask(self, request: Request, num_hit: int) -> tuple[int | None, bool]:
+        try:
+            return self._connector.get_num_new_matched_tokens(request, num_hit)
+        except KVTierError as error:
+            self._count_failure(error)
+            return 0, False
+
+    def _is_stored(self, request: Request, tables: BlockIds) -> bool:
+        try:
+            return self._connector.request_finished_all_groups(request, tables)
+        except KVTierError as error:
+            self._count_failure(error)
+            return False
+
+    def _count_failure(self, error: KVTierError) -> None:
+        self.num_failed_calls += 1
+        log.warning("kv connector: %s", error)
 
     def _pin(self, request_id: str, tables: BlockIds) -> None:
         self._manager.pin(tables)
