@@ -15,6 +15,8 @@ from pyvt.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
 MIN_TEMPERATURE = 1e-5
+POOLINGS = ("last", "mean")
+_ID_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "forced_token_ids")
 
 
 def _help(text: str) -> dict[str, str]:
@@ -112,6 +114,29 @@ class StructuredOutputsParams:
     def without_request_settings(self) -> "StructuredOutputsParams":
         """Return what the grammar depends on."""
         return replace(self, close_within_budget=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningBudget:
+    """How long a model may reason before it answers.
+
+    Attributes:
+        max_tokens: most tokens of the reasoning, from 0.
+        opening, closing: what surrounds it in the model's text.
+        closing_text: what the model must write when the budget is used up; has ``closing`` in it.
+        is_open: whether the prompt has opened it.
+    """
+
+    max_tokens: int
+    opening: str = "<think>"
+    closing: str = "</think>"
+    closing_text: str = "\n</think>\n\n"
+    is_open: bool = False
+
+    def __post_init__(self) -> None:
+        _integer("reasoning_budget", self.max_tokens, 0, None)
+        if not self.closing or self.closing not in self.closing_text:
+            raise _error("reasoning_budget", f"a text with {self.closing!r}", self.closing_text)
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -260,11 +285,24 @@ class SamplingParams:
         default=None,
         metadata=_help("the same for the tokens of the prompt, which is then computed whole"),
     )
+    prompt_pooling: str | None = field(
+        default=None,
+        metadata=_help(
+            "a vector of the prompt from its hidden states: last (of its last token) or mean; the "
+            "prompt is then computed whole"
+        ),
+    )
     skip_special_tokens: bool = field(
         default=True, metadata=_help("leave special tokens out of the text")
     )
     structured_outputs: StructuredOutputsParams | None = field(
         default=None, metadata=_help("what the text must be: a schema, a grammar, one of a list")
+    )
+    reasoning_budget: ReasoningBudget | None = field(
+        default=None, metadata=_help("how many tokens the model may reason before it answers")
+    )
+    forced_token_ids: Sequence[int] = field(
+        default=(), metadata=_help("tokens that come first, whatever the model says; for tests")
     )
     n: int = field(
         default=1, metadata=_help("answers per prompt, 1 to 128, each with its own seed")
@@ -281,7 +319,9 @@ class SamplingParams:
                 raise _error(name, "true or false", getattr(self, name))
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise _error("structured_outputs", "StructuredOutputsParams", self.structured_outputs)
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        if not isinstance(self.reasoning_budget, ReasoningBudget | None):
+            raise _error("reasoning_budget", "ReasoningBudget", self.reasoning_budget)
+        for name in _ID_LISTS:
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _error("allowed_token_ids", "at least one id or none", ())
@@ -299,6 +339,8 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_LOGPROBS)
+        if self.prompt_pooling not in (None, *POOLINGS):
+            raise _error("prompt_pooling", " or ".join(POOLINGS), self.prompt_pooling)
         _integer("n", self.n, 1, MAX_ANSWERS)
         if self.best_of is not None:
             _integer("best_of", self.best_of, 1, None)

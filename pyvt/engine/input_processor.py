@@ -27,7 +27,10 @@ MAX_SALT_CHARS = 256
 
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
-_ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
+_ID_FIELDS = (
+    *("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"),
+    "forced_token_ids",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +41,13 @@ class InputLimits:
         vocab_size: ids lie below it; rows of the logits that no token uses are not counted.
         max_model_len: most tokens of prompt and answer together.
         eos_token_ids: ids that end a text: the model's, its generation config's, the tokenizer's.
+        num_logits: V, rows that no token uses included; 0 where there are none.
     """
 
     vocab_size: int
     max_model_len: int
     eos_token_ids: frozenset[int]
+    num_logits: int = 0
 
 
 class InputProcessor:
@@ -180,11 +185,24 @@ class InputProcessor:
         )
 
     def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
-        if not params.bad_words and params.structured_outputs is None:
+        asked = (params.structured_outputs, params.reasoning_budget, params.bad_words)
+        if not any(asked) and not params.forced_token_ids:
             return NO_CONSTRAINTS
+        grammar = self._grammar(params, max_tokens)
+        size = self.limits.num_logits or self.limits.vocab_size
+        # What loads llguidance is loaded by requests that need it.
+        if params.reasoning_budget is not None:
+            from pyvt.structured.reasoning_budget import BudgetGrammar
+
+            grammar = BudgetGrammar(params.reasoning_budget, self.tokenizer, size, grammar)
+        if params.forced_token_ids:
+            from pyvt.structured.forced_tokens import ForcedTokens
+
+            if grammar is not None:
+                raise _refused("forced_token_ids", "none beside a grammar", params.forced_token_ids)
+            grammar = ForcedTokens(tuple(params.forced_token_ids), size)
         return Constraints(
-            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))),
-            grammar=self._grammar(params, max_tokens),
+            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))), grammar=grammar
         )
 
     def _grammar(self, params: SamplingParams, max_tokens: int) -> Grammar | None:

@@ -11,7 +11,7 @@ has. The first running request is never preempted for another and always fits, s
 ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyvt.config import SchedulerConfig
@@ -147,6 +147,15 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Make all KV unfindable that is not in use; return how many blocks could be found."""
         return self.kv_cache_manager.reset_prefix_cache()
+
+    def num_findable_tokens(
+        self, token_ids: Sequence[int], *, tenant: str = "", cache_salt: str | None = None
+    ) -> int:
+        """Return how many tokens at the start of a prompt have their KV in the prefix cache now.
+
+        What a request with this prompt would find; changes nothing.
+        """
+        return self._admission.num_findable_tokens(token_ids, tenant, cache_salt)
 
     def check_admissible(self, core: EngineCoreRequest) -> None:
         """Check that a request can be served at all. Changes nothing.
@@ -566,6 +575,7 @@ class Scheduler:
             None,
             request.scheduled_s or 0.0,
             request.num_cached_tokens,
+            answer.pooled.get(request_id) if answer.pooled else None,
         )
 
     def _publish(self, request: Request) -> None:

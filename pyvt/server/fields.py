@@ -27,6 +27,8 @@ _OTHER_NAMES = {
     "n_predict": "max_tokens",
     "max_new_tokens": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "thinking_budget": "thinking_token_budget",
+    "reasoning_budget": "thinking_token_budget",
     "think": "chat_template_kwargs",
     "enable_thinking": "chat_template_kwargs",
     "stop_sequences": "stop",

@@ -6,15 +6,14 @@
 4. Where the prompt has opened the reasoning, the form begins after its end.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from pyvt.engine.input_processor import InputProcessor
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
-from pyvt.server.tool_grammar import GRAMMARS, TEXT_ENDS, calls_grammar
+from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
 
 
 def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
@@ -26,7 +25,19 @@ def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
     return StructuredOutputsParams.of_request(request.response_format, request.structured_outputs)
 
 
-def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams | None:
+def form_names(request: GenerationFields) -> dict[str, str]:
+    """Return how the client calls what the engine calls structured outputs."""
+    if request.structured_outputs is not None:
+        return {}
+    if request.response_format is not None:
+        return {"structured_outputs": "response_format"}
+    choice = getattr(request, "tool_choice", None)
+    return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
+
+
+def chat_form(
+    chat: ChatRequest, form: AnswerFormat, processor: InputProcessor
+) -> StructuredOutputsParams | None:
     """Return the form of a chat's text, tool calls included; None for free text.
 
     Raises:
@@ -43,7 +54,7 @@ def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams 
             is_single = True
         if choice not in (None, "auto") or asked is not None:
             is_forced = choice not in (None, "auto")
-            rules = _calls(form.dialect.name, tools, is_single=is_single, is_forced=is_forced)
+            rules = calls_grammar(form.dialect.name, tools, _marks(processor), is_single=is_single)
             found = _with_calls(rules, None if is_forced else asked)
             found = replace(found, text_ends=TEXT_ENDS.get(form.dialect.name, ()))
     if found is not None and form.tags is not None and form.start == "open":
@@ -51,19 +62,10 @@ def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams 
     return found
 
 
-def _calls(
-    dialect: str, tools: Sequence[Mapping[str, Any]], *, is_single: bool, is_forced: bool
-) -> str:
-    if dialect not in GRAMMARS:
-        param = "tool_choice" if is_forced else "response_format"
-        expected = (
-            "'auto' or 'none'" if is_forced else "free text with tools, or tool_choice='none'"
-        )
-        known = ", ".join(GRAMMARS)
-        raise _refused(
-            param, f"{expected}; calls in the form {dialect!r} cannot be forced ({known})"
-        )
-    return calls_grammar(dialect, tools, is_single=is_single)
+def _marks(processor: InputProcessor) -> Marks:
+    template, tokenizer = processor.chat_template, processor.tokenizer
+    texts = () if template is None else template.sources.values()
+    return Marks("\n".join(texts), frozenset(map(tokenizer.token_text, tokenizer.special_ids)))
 
 
 def _with_calls(rules: str, content: StructuredOutputsParams | None) -> StructuredOutputsParams:

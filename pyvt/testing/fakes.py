@@ -50,6 +50,7 @@ class _Row:
     seed: int
     max_tokens: int
     top: int | None
+    is_pooled: bool
 
 
 @dataclass(slots=True)
@@ -132,6 +133,11 @@ class FakeModelRunner:
             draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
             logprobs=logprobs,
             errors=errors,
+            pooled={
+                name: _fake_vector(self._rows[name])
+                for name in sampled
+                if self._rows[name].is_pooled
+            },
             transfers=results,
         )
 
@@ -256,7 +262,12 @@ def _row(new: NewRequestData) -> _Row:
         seed=new.sampling_params.seed or 0,
         max_tokens=new.sampling_params.max_tokens or 0,
         top=new.sampling_params.logprobs,
+        is_pooled=new.sampling_params.prompt_pooling is not None,
     )
+
+
+def _fake_vector(row: _Row) -> tuple[float, ...]:
+    return 3.0, 4.0, float(row.num_prompt_tokens)
 
 
 def _fake_logprobs(token_id: int, top: int) -> TokenLogprobs:

@@ -43,7 +43,10 @@ def _refusing(param: str) -> AbstractContextManager[None]:
 
 
 class FastTokenizer:
-    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's."""
+    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's.
+
+    ``spelled`` maps ids of the object that are no tokens of the model to tokens that spell them.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class FastTokenizer:
         *,
         prefix_ids: tuple[int, ...] = (),
         suffix_ids: tuple[int, ...] = (),
+        spelled: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         full.no_truncation()
         full.no_padding()
@@ -61,6 +65,7 @@ class FastTokenizer:
         self._forgeable_ids = frozenset(self._control.keys() - {vocabulary.unknown_id})
         self._prefix_ids = prefix_ids
         self._suffix_ids = suffix_ids
+        self._spelled = spelled or {}
         self._bytes_of: dict[int, bytes] = {}
 
     @property
@@ -95,7 +100,7 @@ class FastTokenizer:
         """See ``Tokenizer.encode``."""
         check_unicode(text, "prompt")
         with _refusing("prompt"):
-            ids = list(self._full.encode(text, add_special_tokens=add_special_tokens).ids)
+            ids = self._ids(self._full, text, add_special_tokens=add_special_tokens)
         if not add_special_tokens:
             return ids
         return [*self._prefix_ids, *ids, *self._suffix_ids]
@@ -105,7 +110,7 @@ class FastTokenizer:
         check_unicode(rendered.text, "messages")
         with _refusing("messages"):
             if rendered.guarded == rendered.text:
-                return list(self._full.encode(rendered.text, add_special_tokens=False).ids)
+                return self._ids(self._full, rendered.text, add_special_tokens=False)
             return list(self._ids_of_runs(rendered))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -141,12 +146,20 @@ class FastTokenizer:
         """Return the ids of a text in which no control token counts."""
         plain = self._plain if is_first else self._plain_inside
         ids = [
-            self._plain_id_to_full.get(token_id, token_id) for token_id in plain.encode(text).ids
+            self._plain_id_to_full.get(token_id, token_id) for token_id in self._ids(plain, text)
         ]
         if len(text) > 1 and not self._forgeable_ids.isdisjoint(ids):
             # A model whose merges spell a control token: character by character they cannot.
-            return [token_id for char in text for token_id in plain.encode(char).ids]
+            return [token_id for char in text for token_id in self._ids(plain, char)]
         return ids
+
+    def _ids(
+        self, encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = True
+    ) -> list[int]:
+        ids = encoder.encode(text, add_special_tokens=add_special_tokens).ids
+        if self._spelled.keys().isdisjoint(ids):
+            return list(ids)
+        return [part for token_id in ids for part in self._spelled.get(token_id, (token_id,))]
 
     @cached_property
     def _splitter(self) -> tokenizers.Tokenizer:

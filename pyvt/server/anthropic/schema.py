@@ -50,7 +50,7 @@ class Thinking(RequestModel):
     """Whether the model reasons first."""
 
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: int | None = Field(default=None, ge=0)
 
 
 class CountRequest(SamplingFields):

@@ -88,3 +88,4 @@ class ResponsesRequest(SamplingFields):
     include: list[str] | None = None
     stream_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking_token_budget: int | None = Field(default=None, ge=0)

@@ -16,7 +16,19 @@ def _range(low: float | None, high: float | None = None) -> Any:
     return Field(default=None, json_schema_extra={k: v for k, v in told.items() if v is not None})
 
 
-class SamplingFields(RequestModel):
+class QueueFields(RequestModel):
+    """When a request runs, for how long, and whose cached prefixes it may use."""
+
+    priority: int | None = Field(default=None, ge=-(2**31), le=2**31)
+    cache_salt: str | None = Field(
+        default=None, description="shares cached prefixes only with requests of the same salt"
+    )
+    timeout_s: float | None = Field(
+        default=None, description="seconds from arrival after which the request is ended"
+    )
+
+
+class SamplingFields(QueueFields):
     """What every route that generates takes."""
 
     temperature: float | None = _range(0)
@@ -35,12 +47,8 @@ class SamplingFields(RequestModel):
     skip_special_tokens: bool | None = None
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
-    priority: int | None = _range(-(2**31), 2**31)
-    cache_salt: str | None = Field(
-        default=None, description="shares cached prefixes only with requests of the same salt"
-    )
-    timeout_s: float | None = Field(
-        default=None, description="seconds from arrival after which the request is ended"
+    forced_token_ids: list[int] | None = Field(
+        default=None, description="for tests; refused unless PYVT_TEST_HOOKS is set"
     )
 
 
@@ -152,6 +160,9 @@ class ChatRequest(GenerationFields, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = Field(
+        default=None, ge=0, description="most tokens of reasoning before the answer begins"
+    )
 
     def warnings(self) -> list[str]:
         """Return a text for each field that had no effect, or not the whole of it."""
