@@ -21,6 +21,7 @@ BAD = {
     "logit_bias": [{"AI": 1}, {1: NAN}, {1: 101}, {-1: 1}, {True: 1}, {1: "x"}, [1], "x", 5],
     "allowed_token_ids": [[], [-1], ["x"], [1.5], [True], "12", 5],
     "banned_token_ids": [[-1], ["x"], [NAN], "12", 5],
+    "forced_token_ids": [[-1], ["x"], [1.5], [True], "12", 5],
     "min_tokens": [-1, 1.5, True, None],
     "seed": [1.5, "x", True, -(2**63) - 1, 2**64, NAN],
     "stop": [[""], "", [1], 5, ["a", None], b"x"],
