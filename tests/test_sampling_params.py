@@ -23,6 +23,7 @@ BAD = {
     "banned_token_ids": [[-1], ["x"], [NAN], "12", 5],
     "forced_token_ids": [[-1], ["x"], [1.5], [True], "12", 5],
     "reasoning_budget": [1, "x", {"max_tokens": 3}, True],
+    "prompt_pooling": ["none", 1, True, ["last"]],
     "min_tokens": [-1, 1.5, True, None],
     "seed": [1.5, "x", True, -(2**63) - 1, 2**64, NAN],
     "stop": [[""], "", [1], 5, ["a", None], b"x"],
