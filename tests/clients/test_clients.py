@@ -94,7 +94,8 @@ def start(model: Path, *options: str) -> Zoo:
 def stop(zoo: Zoo) -> None:
     zoo.process.terminate()
     assert zoo.process.stderr is not None
-    assert "Traceback" not in zoo.process.stderr.read()
+    with zoo.process.stderr:
+        assert "Traceback" not in zoo.process.stderr.read()
     assert zoo.process.wait(30) == 0
 
 
