@@ -73,8 +73,9 @@ class Zoo:
         return float(found[1])
 
 
-def start(model: Path, *options: str) -> Zoo:
-    command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0", "--api-key", KEY]
+def start(model: Path, *options: str, key: str | None = KEY) -> Zoo:
+    command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0"]
+    command += [] if key is None else ["--api-key", key]
     process = subprocess.Popen(
         [*command, "--served-model-name", "zoo-model", "--disable-access-log", *options],
         stderr=subprocess.PIPE,

@@ -100,7 +100,7 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """A message of a conversation; further fields go to the chat template."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
