@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
+
 Schema = dict[str, Any]
 
 
@@ -36,6 +38,8 @@ def narrow(schemas: Mapping[str, Schema], facts: ModelFacts) -> None:
                 properties[field] = told[field]
         for field, own in _OWN.get(name, {}).items():
             properties[field] = own(facts)
+        if name in _NEEDED:
+            schema["required"] = list(_NEEDED[name])
 
 
 def below(limit: int) -> str:
@@ -137,7 +141,7 @@ def _fields(facts: ModelFacts) -> dict[str, Schema]:
         "min_tokens": _optional(_whole(0, facts.max_model_len - 1)),
         "temperature": _optional({"anyOf": [{"const": 0}, _number(1e-5)]}),
         "top_p": _optional(_number(0, 1, is_above=True)),
-        "repetition_penalty": _optional(_number(0, is_above=True)),
+        "repetition_penalty": _optional(_number(MIN_REPETITION, MAX_REPETITION)),
         "logit_bias": _optional(bias),
         "stop_token_ids": _optional(_list(token)),
         "allowed_token_ids": _optional(_list(token, minItems=1)),
@@ -170,6 +174,13 @@ def _prompts(facts: ModelFacts) -> Schema:
     return {"anyOf": [_text(), ids, several]}
 
 
+# Fields without which a part of a request says nothing.
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "Part": ("type", "text"),
+    "InputPart": ("type", "text"),
+    "Block": ("type", "text"),
+    "ResponseTool": ("type", "name"),
+}
 # What is told of a field of one schema alone.
 _OWN: Mapping[str, Mapping[str, Any]] = {
     "CompletionRequest": {"prompt": _prompts},
@@ -190,5 +201,11 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "InputItem": {"type": lambda _: {"enum": ["message", None]}},
     "InputMessage": {"content": lambda _: {"type": "string"}},
     "ToolChoice": {"type": lambda _: {"enum": ["auto", "any", "none"]}},
+    "MessagesRequest": {"max_tokens": lambda facts: _whole(1, facts.max_model_len - 1)},
+    "ResponsesRequest": {
+        "input": lambda _: {
+            "anyOf": [_text(), _list({"$ref": "#/components/schemas/InputItem"}, minItems=1)]
+        }
+    },
     "Block": {"type": lambda _: {"const": "text"}, "text": lambda _: {"type": "string"}},
 }
