@@ -15,7 +15,7 @@ BAD = {
     "top_p": [0, -0.5, 1.01, NAN, "x", True, None],
     "top_k": [-2, 1.5, "x", True, None, NAN],
     "min_p": [-0.1, 1.1, NAN, True, None],
-    "repetition_penalty": [0, -1, NAN, INF, True, None],
+    "repetition_penalty": [0, -1, 0.001, 101, 5e-324, NAN, INF, True, None],
     "presence_penalty": [-2.1, 2.1, NAN, True, None],
     "frequency_penalty": [-2.1, 2.1, NAN, True, None],
     "logit_bias": [{"AI": 1}, {1: NAN}, {1: 101}, {-1: 1}, {True: 1}, {1: "x"}, [1], "x", 5],
@@ -36,6 +36,9 @@ BAD = {
     "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
     "include_stop_str_in_output": [1, None, "true"],
     "n": [0, 129, 10**9, -1, 1.5, True],
+    "prompt_pooling": ["max", "", 1, True],
+    "reasoning_budget": [5, "x", {}],
+    "forced_token_ids": [[-1], [1.5], "ab", [True], 5],
     "best_of": [0, 2, -1, 1.5, True],
 }
 
