@@ -5,8 +5,8 @@ Keys, all below ``tokenizer.ggml.``:
 1. ``model``: "gpt2" or "llama". ``pre``: the pre-tokenizer of "gpt2", a row of ``PRE_TOKENIZERS``.
 2. ``tokens``: one text an id. ``token_type``: 1 normal, 2 unknown, 3 control, 4 user-defined,
    5 unused, 6 byte; any integer type. Types 2, 3 and 4 are added tokens, 2 and 3 special too.
-3. ``merges`` (gpt2): "left right", best first; their texts need not be tokens. ``scores`` (llama):
-   one float a token.
+3. ``merges`` (gpt2): "left right", best first; their texts need not be tokens. ``scores``
+   (llama): one float a token.
 4. ``bos/eos/eot/eom/unknown/padding_token_id``; ``add_bos_token``, ``add_eos_token``,
    ``add_space_prefix``.
 
