@@ -43,5 +43,19 @@ PYVT_CPU_ISA = EnvVar(
     "auto",
     "level of the native CPU kernels: scalar, avx2, avx512 or neon; read by the compiled module",
 )
+PYVT_EMU_SEED = EnvVar(
+    "PYVT_EMU_SEED", "1", "seed of the orders of threads in the CUDA emulator; read by its module"
+)
+PYVT_EMU_MEMORY_MIB = EnvVar(
+    "PYVT_EMU_MEMORY_MIB", "4096", "memory of the emulated device, in MiB; read by its module"
+)
 
-ENV_VARS = (PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT, PYVT_CPU_ISA)
+ENV_VARS = (
+    PYVT_HOME,
+    PYVT_LOG_LEVEL,
+    PYVT_DISABLE_KERNELS,
+    PYVT_STRICT,
+    PYVT_CPU_ISA,
+    PYVT_EMU_SEED,
+    PYVT_EMU_MEMORY_MIB,
+)
