@@ -15,7 +15,6 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
-from prometheus_client.utils import floatToGoString
 
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.outputs import RequestMetrics
@@ -64,7 +63,7 @@ class Gaps:
 
     def collect(self) -> Iterator[Any]:
         """Yield the histogram; its buckets count what is below their bound."""
-        names = [*(floatToGoString(bound) for bound in _SECONDS), "+Inf"]
+        names = [*map(str, _SECONDS), "+Inf"]
         buckets = list(zip(names, accumulate(self.counts), strict=True))
         yield HistogramMetricFamily(
             "pyvt:inter_token_latency_seconds",
