@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all clients fixtures lint fmt docs native simde asan tsan cross parity bench clean
+.PHONY: demo test test-all clients fixtures lint fmt docs native simde emu cuda asan tsan cross parity bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
@@ -19,7 +19,7 @@ test-all: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures --all
 	$(BIN)/python -m tests.clients.install
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
-	for build in simde asan tsan cross; do $(BIN)/python -m tests.native_builds $$build --all || exit 1; done
+	for build in simde emu cuda asan tsan cross; do $(BIN)/python -m tests.native_builds $$build --all || exit 1; done
 
 # Clients of the server: all that are common, a fuzzer and a browser, in an environment of their own.
 clients: $(VENV)/.dev
@@ -47,9 +47,14 @@ docs: $(VENV)/.dev
 native: $(VENV)/bin/python
 	$(PIP) install -q -c constraints.txt -e .
 
-# Other builds of the native code, tested: levels over SIMDe, sanitizers, AArch64.
-simde asan tsan cross: $(VENV)/.dev
+# Other builds of the native code, tested: levels over SIMDe, the CUDA backend on its emulator and
+# by nvcc, sanitizers, AArch64.
+simde emu asan tsan cross: $(VENV)/.dev
 	$(BIN)/python -m tests.native_builds $@
+
+# For sm_90; make cuda ARCHS=all for sm_80 and sm_120 too.
+cuda: $(VENV)/.dev
+	$(BIN)/python -m tests.native_builds cuda $(if $(filter all,$(ARCHS)),--all)
 
 # The native backend takes long: all its calls are repeated by the reference.
 parity: $(VENV)/.core

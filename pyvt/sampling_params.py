@@ -90,6 +90,29 @@ class StructuredOutputsParams:
         if self.structural_tag is not None:
             _check_tags(self.structural_tag)
 
+    @classmethod
+    def of_request(cls, response_format: Any, given: Any) -> "StructuredOutputsParams | None":
+        """Return what a body asks of its text, None for free text.
+
+        Args:
+            response_format: OpenAI's ``response_format``, None where it is absent.
+            given: ``structured_outputs``, an object with the fields of this class, or None.
+
+        Raises:
+            RequestError: one of them is none, or both are given.
+        """
+        form = _response_format(response_format)
+        if given is None:
+            return form
+        if form is not None:
+            raise _bad_format("it or structured_outputs, not both")
+        if not isinstance(given, Mapping):
+            raise _bad_structure("an object", given)
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise _bad_structure(f"{', '.join(cls.__dataclass_fields__)}", name)
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
     def without_request_settings(self) -> "StructuredOutputsParams":
         """Return what the grammar depends on."""
         return replace(self, close_within_budget=True)
@@ -129,6 +152,32 @@ def _bad_structure(expected: str, got: Any, name: str = "") -> RequestError:
     error = _error("structured_outputs" + (f".{name}" if name else ""), expected, got)
     error.param = "structured_outputs"
     return error
+
+
+def _response_format(form: Any) -> StructuredOutputsParams | None:
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object", "schema": dict() as schema}:
+            return StructuredOutputsParams(json=schema, strict=False)
+        case {"type": "json_object"}:
+            return StructuredOutputsParams(json_object=True)
+        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema} as spec}:
+            return StructuredOutputsParams(json=schema, strict=spec.get("strict") is True)
+        case {"type": "json_schema"}:
+            raise _bad_format("json_schema with a schema")
+        case {"type": "structural_tag"}:
+            tag = {name: value for name, value in form.items() if name != "type"}
+            return StructuredOutputsParams(structural_tag=tag)
+    raise _bad_format("the type text, json_object, json_schema or structural_tag")
+
+
+def _bad_format(expected: str) -> RequestError:
+    return RequestError(
+        f"[request] response_format: expected {expected}",
+        param="response_format",
+        code="unsupported_value",
+    )
 
 
 def _choices(value: Any) -> tuple[str, ...]:

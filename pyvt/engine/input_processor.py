@@ -83,7 +83,7 @@ class InputProcessor:
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """Return the model's own text of a conversation.
+        """Return the model's own text of a conversation; a content may be a list of text parts.
 
         Raises:
             RequestError: the messages have a wrong form, the template refuses them, or the model
@@ -106,7 +106,10 @@ class InputProcessor:
             if name in RENDER_ARGUMENTS:
                 raise _refused("chat_template_kwargs", "names that pyvt does not set itself", name)
         return template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+            _with_text(messages),
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            **variables,
         )
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
@@ -288,9 +291,33 @@ def _check_messages(messages: Any) -> None:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise _refused(f"messages[{index}].role", "a string", role)
-        content = message.get("content")
-        if isinstance(content, str):
-            check_unicode(content, f"messages[{index}].content")
+        _check_content(message.get("content"), f"messages[{index}].content")
+
+
+def _check_content(content: Any, param: str) -> None:
+    """Check a text, a list of parts of text, or nothing, as beside tool calls."""
+    if content is None:
+        return
+    if isinstance(content, str):
+        check_unicode(content, param)
+        return
+    if not isinstance(content, Sequence) or isinstance(content, _BYTES):
+        raise _refused(param, "a text or a list of parts of text", content)
+    for index, part in enumerate(content):
+        is_text = isinstance(part, Mapping) and part.get("type") == "text"
+        if not is_text or not isinstance(part.get("text"), str):
+            raise _refused(f"{param}[{index}]", "a part of type 'text' with its text", part)
+        check_unicode(part["text"], f"{param}[{index}].text")
+
+
+def _with_text(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages whose contents are texts: parts become lines, as most templates want."""
+    return [
+        {**message, "content": "\n".join(part["text"] for part in message["content"])}
+        if isinstance(message.get("content"), Sequence) and not isinstance(message["content"], str)
+        else message
+        for message in messages
+    ]
 
 
 def _refused(param: str, expected: str, got: Any) -> RequestError:

@@ -6,9 +6,7 @@
 4. Where the prompt has opened the reasoning, the form begins after its end.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from pyvt.engine.input_processor import InputProcessor
 from pyvt.sampling_params import StructuredOutputsParams
@@ -17,25 +15,14 @@ from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
 from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
 
-_OPTIONS = {field.name for field in fields(StructuredOutputsParams)}
-
 
 def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
     """Return the form that a request asks of its text, None for free text.
 
     Raises:
-        RequestError, WireException: the form is unknown, or asked for twice.
+        RequestError: the form is unknown, or asked for twice.
     """
-    given = request.structured_outputs
-    form = _response_format(request.response_format)
-    if given is None:
-        return form
-    if form is not None:
-        raise _refused("response_format", "it or structured_outputs, not both")
-    unknown = [name for name in given if name not in _OPTIONS]
-    if unknown:
-        raise _refused("structured_outputs", f"{', '.join(sorted(_OPTIONS))}, not {unknown[0]!r}")
-    return StructuredOutputsParams(**{k: v for k, v in given.items() if v is not None})
+    return StructuredOutputsParams.of_request(request.response_format, request.structured_outputs)
 
 
 def form_names(request: GenerationFields) -> dict[str, str]:
@@ -46,27 +33,6 @@ def form_names(request: GenerationFields) -> dict[str, str]:
         return {"structured_outputs": "response_format"}
     choice = getattr(request, "tool_choice", None)
     return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
-
-
-def _response_format(form: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
-    match form:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object", "schema": dict() as schema}:
-            return StructuredOutputsParams(json=schema, strict=False)
-        case {"type": "json_object"}:
-            return StructuredOutputsParams(json_object=True)
-        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema} as spec}:
-            return StructuredOutputsParams(json=schema, strict=spec.get("strict") is True)
-        case {"type": "json_schema"}:
-            raise _refused("response_format", "json_schema with a schema")
-        case {"type": "structural_tag"}:
-            tag = {name: value for name, value in form.items() if name != "type"}
-            return StructuredOutputsParams(structural_tag=tag)
-        case _:
-            raise _refused(
-                "response_format", "the type text, json_object, json_schema or structural_tag"
-            )
 
 
 def chat_form(

@@ -137,7 +137,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="`pyvt quantize`: Llama and Qwen3 to GGUF in eight types; llama.cpp reads the files",
+        name="`pyvt quantize`: Llama, Qwen3, Qwen3-MoE, Qwen3.5/3.6 and Qwen3-Next to GGUF in "
+        "eight types; llama.cpp reads the files",
         command="pytest tests/convert",
         label="PASS",
     ),
@@ -162,8 +163,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
-        "bounds of waiting; random traffic",
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector with "
+        "states, bounds of waiting; random traffic",
         command="pytest tests/scheduler",
         label="PASS",
     ),
@@ -270,7 +271,18 @@ CAPABILITIES = (
         label=lambda root: "PASS" if _peer_records(root) else "NOT_CLAIMED",
         figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
-    Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="CUDA backend on its emulator: ops, tiny Llama and Qwen3 models and the engine with "
+        "captured decode steps equal the reference",
+        command="make emu",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="CUDA backend: compiles and links for sm_90 without warnings or spills",
+        command="make cuda",
+        label="PASS",
+    ),
+    Capability(name="CUDA backend on a card", command="–", label="NOT_RUN_HARDWARE"),
     Capability(
         name="Qwen3-MoE: tiny models equal transformers and llama.cpp, in every stored form",
         command="pytest tests/models -k moe",
@@ -319,7 +331,44 @@ CAPABILITIES = (
         command="pytest tests/server/tool_parsers tests/server/test_structure.py",
         label="PASS",
     ),
-    Capability(name="Embeddings over HTTP", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Embeddings: `LLM.embed` and over HTTP, of the last token or the mean",
+        command="pytest tests/test_llm_embed.py tests/server/openai/test_embeddings.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: a bound on the reasoning, on every route of chats",
+        command="pytest tests/server/test_thinking_budget.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: an idle model is unloaded and loaded again",
+        command="pytest tests/server/test_sleep.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: every field of every route with wrong values, beside streams that keep their "
+        "tokens",
+        command="pytest tests/server/test_matrix.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: openai, openai-node, anthropic, langchain, litellm and curl understand the "
+        "same scenarios, on a tiny model and on SmolLM2",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: requests made by schemathesis of `/openapi.json`, at least 60 % of the valid "
+        "ones served on each route",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt chat --url` and `pyvt bench serve`: servers over HTTP",
+        command="pytest tests/cli/test_remote.py tests/cli/test_bench_http.py",
+        label="PASS",
+    ),
 )
 
 

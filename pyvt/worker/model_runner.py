@@ -16,6 +16,7 @@ from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.spec_decode import make_proposer
+from pyvt.worker.device_graphs import DeviceGraphs
 from pyvt.worker.drafter import HeadDrafter
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch, RequestRow
@@ -70,7 +71,12 @@ class ModelRunner:
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
-        self.graphs = GraphRunner(model, max_blocks, selected_backend())
+        backend = selected_backend()
+        self.graphs: GraphRunner | DeviceGraphs = (
+            GraphRunner(model, max_blocks, backend)
+            if backend.device is None
+            else DeviceGraphs(model, max_blocks, backend.device)
+        )
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
