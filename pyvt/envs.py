@@ -43,5 +43,13 @@ PYVT_CPU_ISA = EnvVar(
     "auto",
     "level of the native CPU kernels: scalar, avx2, avx512 or neon; read by the compiled module",
 )
+PYVT_TEST_HOOKS = EnvVar(
+    "PYVT_TEST_HOOKS",
+    "0",
+    "1 lets requests to the server say which tokens come (forced_token_ids)",
+)
 
-ENV_VARS = (PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT, PYVT_CPU_ISA)
+ENV_VARS = (
+    *(PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT, PYVT_CPU_ISA),
+    PYVT_TEST_HOOKS,
+)

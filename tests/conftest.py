@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import importlib
 import importlib.util
 import os
 import signal
@@ -16,24 +17,26 @@ REPO = Path(__file__).resolve().parent.parent
 # The folder of another build of the compiled CPU module, which is then tested in this process in
 # place of the installed one; set by tests/native_builds.py.
 NATIVE_DIR = "PYVT_TEST_NATIVE"
+BACKEND_OF_MARKER = {"native": "cpu", "emulated": "cuda-emu", "cuda": "cuda"}
+# Likewise that of the CUDA backend on its emulator.
+EMULATED_DIR = "PYVT_TEST_EMULATED"
 
 
-def _load_native(folder: Path) -> None:
-    import pyvt.backends.cpu as package
-
-    name = "pyvt.backends.cpu._native"
-    (path,) = folder.glob("_native*.so")
-    spec = importlib.util.spec_from_file_location(name, path)
+def _load_native(folder: Path, package: str, name: str) -> None:
+    (path,) = folder.glob(f"{name}.*.so")
+    spec = importlib.util.spec_from_file_location(f"{package}.{name}", path)
     assert spec is not None, f"{path} is no module"
     assert spec.loader is not None, f"{path} is no module"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[f"{package}.{name}"] = module
     spec.loader.exec_module(module)
-    package._native = module
+    setattr(importlib.import_module(package), name, module)
 
 
 if NATIVE_DIR in os.environ:
-    _load_native(Path(os.environ[NATIVE_DIR]))
+    _load_native(Path(os.environ[NATIVE_DIR]), "pyvt.backends.cpu", "_native")
+if EMULATED_DIR in os.environ:
+    _load_native(Path(os.environ[EMULATED_DIR]), "pyvt.backends.cuda", "_native_emu")
 
 
 def pytest_configure() -> None:
@@ -43,13 +46,14 @@ def pytest_configure() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked ``native`` where the compiled module does not load, with the reason."""
-    if item.get_closest_marker("native") is not None:
-        from pyvt import backends
+    """Skip what is marked for a backend that does not load, with the reason."""
+    for marker, backend in BACKEND_OF_MARKER.items():
+        if item.get_closest_marker(marker) is not None:
+            from pyvt import backends
 
-        reason = backends.why_not("cpu")
-        if reason is not None:
-            pytest.skip(f"cpu backend: {reason}")
+            reason = backends.why_not(backend)
+            if reason is not None:
+                pytest.skip(f"{backend} backend: {reason}")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,10 @@
    numbers of these levels are simulated, on whatever CPU this runs.
 2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
 3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
-4. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
+4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other.
+5. ``cuda``: the CUDA kernels by nvcc for three architectures, compiled and linked; on a machine
+   without a device nothing of it runs but its import.
+6. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
    emulator is there.
 
 With ``--all``, as in ``make test-all``, all tests of backends run, else a selection. What a build
@@ -25,6 +28,7 @@ ARM_COMPILER = "aarch64-linux-gnu-g++"
 ARM_EMULATOR = "qemu-aarch64-static"
 WITHOUT_PYTHON = "-DPYVT_PYTHON=OFF"
 TESTS = "tests/backends"
+EMULATED_TESTS = "tests/backends/cuda"
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
 
 
@@ -38,6 +42,7 @@ class NativeBuild:
     targets: tuple[str, ...]
     test: Callable[[Path, bool], Sequence[str]]
     preload: tuple[str, ...] = ()
+    variable: str = "PYVT_TEST_NATIVE"  # tells the tests where the module is
 
 
 def _has_simde() -> bool:
@@ -63,6 +68,23 @@ def _all_backend_tests(folder: Path, is_all: bool) -> Sequence[str]:
 
 def _selection(folder: Path, is_all: bool) -> Sequence[str]:
     return _pytest(is_all)
+
+
+def _has_boost() -> bool:
+    return Path("/usr/include/boost/context/fiber.hpp").exists()
+
+
+def _has_nvcc() -> bool:
+    return shutil.which("nvcc") is not None
+
+
+def _emulated_tests(folder: Path, is_all: bool) -> Sequence[str]:
+    slow = () if is_all else ("-m", "not slow")
+    return (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *slow)
+
+
+def _import_test(folder: Path, is_all: bool) -> Sequence[str]:
+    return (sys.executable, "-m", "pytest", "-q", f"{EMULATED_TESTS}/test_real_module.py")
 
 
 def _pool_test(folder: Path, is_all: bool) -> Sequence[str]:
@@ -97,6 +119,22 @@ BUILDS = {
         ("-DPYVT_SANITIZE=thread", WITHOUT_PYTHON),
         ("pool_test",),
         _pool_test,
+    ),
+    "emu": NativeBuild(
+        _has_boost,
+        ("libboost-context-dev",),
+        ("-DPYVT_CUDA_EMU=ON", "-DPYVT_CUDA=off"),
+        ("pyvt_cuda_emu",),
+        _emulated_tests,
+        variable="PYVT_TEST_EMULATED",
+    ),
+    "cuda": NativeBuild(
+        _has_nvcc,
+        ("nvidia-cuda-toolkit of CUDA 13",),
+        ("-DPYVT_CUDA=on", "-DPYVT_CUDA_ARCHS=80-real;90-real;120"),
+        ("pyvt_cuda_native",),
+        _import_test,
+        variable="PYVT_TEST_CUDA",
     ),
     "cross": NativeBuild(
         _has_arm_compiler,
@@ -133,7 +171,7 @@ def _build(name: str, build: NativeBuild) -> Path:
     subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
     command = ["cmake", "--build", str(folder), "--target", *build.targets]
     subprocess.run(command, check=True, env=environment)
-    return folder / "csrc"
+    return folder / "csrc" / ("cuda" if name in ("emu", "cuda") else "")
 
 
 def _library(name: str) -> str:
@@ -151,7 +189,7 @@ def main(name: str, is_all: bool) -> int:
         print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
         return 0
     folder = _build(name, build)
-    environment = {**os.environ, "PYVT_TEST_NATIVE": str(folder)}
+    environment = {**os.environ, build.variable: str(folder)}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.
         environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}

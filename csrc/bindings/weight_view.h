@@ -4,66 +4,11 @@
 
 #include <pybind11/pybind11.h>
 
-#include <string>
-#include <unordered_map>
-
 #include "bindings/view.h"
+#include "bindings/weight_types.h"
 #include "cpu/packed_format.h"
 
 namespace pyvt::bindings {
-
-// The Python side of weights; looked up when the module is imported and never released.
-struct WeightTypes {
-  PyObject* packed_tensor = nullptr;
-  PyObject* quant_tensor = nullptr;
-  std::unordered_map<PyObject*, DType> dtypes;  // by identity: rows of pyvt.tensor.dtype.DTYPES
-};
-
-inline WeightTypes& weight_types() {
-  static WeightTypes types;
-  return types;
-}
-
-inline bool dtype_named(const std::string& name, DType* found) {
-#define PYVT_FIND(value, text, number, block, bytes) \
-  if (name == text) {                                \
-    *found = DType::value;                           \
-    return true;                                     \
-  }
-  PYVT_DTYPES(PYVT_FIND)
-#undef PYVT_FIND
-  return false;
-}
-
-inline void find_weight_types() {
-  WeightTypes& types = weight_types();
-  const auto attribute = [](const char* module, const char* name) {
-    return py::object(py::module_::import(module).attr(name)).release().ptr();
-  };
-  types.packed_tensor = attribute("pyvt.tensor.packed_tensor", "PackedTensor");
-  types.quant_tensor = attribute("pyvt.tensor.quant_tensor", "QuantTensor");
-  const py::dict rows = py::module_::import("pyvt.tensor.dtype").attr("DTYPES");
-  for (const auto& [name, dtype] : rows) {
-    DType found;
-    if (dtype_named(py::cast<std::string>(name), &found)) {
-      types.dtypes[py::reinterpret_borrow<py::object>(dtype).release().ptr()] = found;
-    }
-  }
-}
-
-inline bool dtype_of_weight(py::handle weight, DType* found) {
-  const py::object dtype = weight.attr("dtype");
-  const auto known = weight_types().dtypes.find(dtype.ptr());
-  if (known == weight_types().dtypes.end()) {
-    return dtype_named(py::cast<std::string>(dtype.attr("name")), found);
-  }
-  *found = known->second;
-  return true;
-}
-
-inline bool is_instance_of(py::handle source, PyObject* type) {
-  return reinterpret_cast<PyObject*>(Py_TYPE(source.ptr())) == type;
-}
 
 // The tiles of a PackedTensor of any rank; the shape of a matrix is its last two dims.
 inline bool read_tiles(py::handle source, const py::tuple& shape, cpu::PackedMatrix* found) {

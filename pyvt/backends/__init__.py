@@ -16,6 +16,11 @@ from pyvt.errors import ConfigError, did_you_mean
 # Host backends, best first. Each module has `register() -> None`, which raises ImportError with the
 # reason where the backend cannot be used.
 BACKENDS = {"cpu": "pyvt.backends.cpu"}
+# Backends with memory of their own, which `auto` never stands for. The last one plays a device on
+# the CPU: whatever it computes or measures is simulated.
+DEVICE_BACKENDS = {"cuda": "pyvt.backends.cuda", "cuda-emu": "pyvt.backends.cuda.emulated"}
+SIMULATED = frozenset({"cuda-emu"})
+_ALL = {**BACKENDS, **DEVICE_BACKENDS}
 
 
 def build_note(name: str) -> str:
@@ -36,7 +41,7 @@ def build_note(name: str) -> str:
 def _attempt(name: str) -> str | None:
     """Register a backend; return None, or the reason why not."""
     try:
-        register: Callable[[], None] = import_module(BACKENDS[name]).register
+        register: Callable[[], None] = import_module(_ALL[name]).register
         register()
     except ImportError as error:
         return f"{error} ({build_note(name)})"
@@ -50,8 +55,8 @@ def why_not(name: str) -> str | None:
     """
     if name == REFERENCE_BACKEND:
         return None
-    if name not in BACKENDS:
-        known = did_you_mean(name, [*BACKENDS, REFERENCE_BACKEND])
+    if name not in _ALL:
+        known = did_you_mean(name, [*_ALL, REFERENCE_BACKEND])
         raise ConfigError(f"[backend] name: {name!r} is unknown; {known}", field="backend")
     return _attempt(name)
 

@@ -12,7 +12,7 @@ EXPAND_MODES = ("auto", "always", "never")
 ACT_MODES = ("auto", "none", "q8")
 EXPERT_PLACES = ("auto", "memory", "file")
 # What auto stands for: the reference is the measure of exactness, native kernels are for speed.
-AUTO_ACT = {"numpy": "none"}
+AUTO_ACT = {"numpy": "none", "cuda": "none", "cuda-emu": "none"}
 NATIVE_ACT = "q8"
 # Keys and values beside int8 activations: half the memory, and less to read in attention.
 Q8_KV_DTYPE = "f16"

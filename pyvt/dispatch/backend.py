@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyvt.dispatch.table import current_backend
 from pyvt.errors import ConfigError
@@ -13,8 +13,8 @@ from pyvt.tensor.stored import Stored
 class Packer(Protocol):
     """Lays weights out for the kernels of a backend."""
 
-    def __call__(self, parts: Sequence[Stored]) -> PackedTensor | None:
-        """Return the packed weight, None for a dtype that the backend reads as it is stored.
+    def __call__(self, parts: Sequence[Stored]) -> PackedTensor | Stored | None:
+        """Return the weight as the backend's kernels read it, None for one that stays as stored.
 
         ``parts`` are of one dtype and lie one below the other, ``[N, K]`` each, or one behind the
         other in a stack, ``[E, N, K]`` each.
@@ -42,14 +42,42 @@ class Plan(Protocol):
         ...
 
 
+class Device(Protocol):
+    """Memory of a backend that is not the host's, and how a step of it is captured."""
+
+    def upload(self, array: Any) -> Any:
+        """Return a copy of a host array there; the array may be changed at once."""
+        ...
+
+    def place(self, weight: Any) -> Any:
+        """Return a plain or packed weight there; what is there already stays itself."""
+        ...
+
+    def graph(self) -> Plan:
+        """Return a new plan, whose calls run when the recording stops."""
+        ...
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a new tensor of zeros."""
+        ...
+
+    def memory(self) -> tuple[int, int]:
+        """Return the free and all bytes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One host backend: its name; its packer, recorder and setter of threads where it has them."""
+    """One backend: its name; its packer, recorder, setter of threads and device where it has them.
+
+    A backend with a ``device`` computes on tensors that are there; others on host arrays.
+    """
 
     name: str
     prepack: Packer | None = None
     make_plan: Callable[[], Plan] | None = None
     set_num_threads: Callable[[int], None] | None = None
+    device: Device | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}
@@ -64,5 +92,9 @@ def add_backend(backend: Backend) -> None:
 
 def selected_backend() -> Backend:
     """Return the record of the selected host backend, an empty one for the reference."""
-    name = current_backend()
+    return backend_named(current_backend())
+
+
+def backend_named(name: str) -> Backend:
+    """Return the record of a loaded backend, an empty one for the reference."""
     return _BACKENDS.get(name) or Backend(name=name)

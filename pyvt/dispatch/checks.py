@@ -54,12 +54,13 @@ def _repeats(array: Any) -> bool:
 class Check:
     """The dims that one call has bound so far, and the op's name for error texts."""
 
-    __slots__ = ("_made", "dims", "op")
+    __slots__ = ("_device", "_made", "dims", "op")
 
     def __init__(self, op: str, **dims: int) -> None:
         self.op = op
         self.dims = dims
         self._made: Any = None  # the output of this call that nobody gave
+        self._device: Any = None  # a tensor of the call that is on a device
 
     def tensor(self, name: str, array: Any, dims: str, dtypes: Sequence[DType]) -> None:
         """Check one tensor argument. Raises DTypeError or ShapeError that names op and argument."""
@@ -87,6 +88,8 @@ class Check:
             if array.dtype in dtypes:
                 return
         elif _is_array(array):
+            if type(array) not in _ARRAY_TYPES:
+                self._device = array
             if array.dtype in _numpy_dtypes(tuple(dtypes)):
                 return
         else:
@@ -164,9 +167,12 @@ class Check:
             )
 
     def output(self, out: Any, shape: tuple[int, ...], dtype: Any, name: str = "out") -> Any:
-        """Return ``out`` after a check, or a new array of that shape and dtype where it is None."""
+        """Return ``out`` after a check, or a new array of that shape and dtype where it is None.
+
+        A new one is where the inputs are.
+        """
         if out is None:
-            self._made = empty(shape, dtype)
+            self._made = empty(shape, dtype, beside=self._device)
             return self._made
         if not _is_array(out):
             raise DTypeError(self._no_array(name, out))

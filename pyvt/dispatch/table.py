@@ -221,9 +221,24 @@ def reference_call_counts() -> dict[str, int]:
     return {op.name: op.num_reference_calls for op in all_ops() if op.num_reference_calls}
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return a new host array for the output of an op; its content is undefined."""
+def empty(shape: tuple[int, ...], dtype: Any, *, beside: Any = None) -> Any:
+    """Return a new array for the output of an op; its content is undefined.
+
+    It is on the device of ``beside``, on the host where that is a host array or None.
+    """
+    if beside is not None and hasattr(beside, "device_type"):
+        return beside.empty(shape, dtype)
     return _selection.allocate(shape, dtype)
+
+
+def place(array: Any, *, beside: Any) -> Any:
+    """Return a host array on the device of ``beside``, a copy, or itself where that is the host."""
+    return beside.upload(array) if hasattr(beside, "device_type") else array
+
+
+def on_host(array: Any) -> Any:
+    """Return a tensor of a device as a host array, a copy; a host array as itself."""
+    return array.numpy() if hasattr(array, "device_type") else array
 
 
 def chosen_backends() -> dict[str, tuple[str, ...]]:

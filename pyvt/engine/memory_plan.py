@@ -20,6 +20,7 @@ from pyvt.config.cache import (
 from pyvt.config.device import auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
 from pyvt.config.speculative import MTP_METHOD
+from pyvt.dispatch.backend import backend_named
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
@@ -155,6 +156,22 @@ def _auto_backend(dtype: str) -> str:
     return REFERENCE_BACKEND if dtype == "f64" else best_backend()
 
 
+def _free_bytes(name: str) -> int:
+    """Return the memory where a backend computes that nobody has."""
+    if name not in backends.DEVICE_BACKENDS:
+        return available_host_bytes()
+    backends.load(name)
+    device = backend_named(name).device
+    assert device is not None, "a backend of DEVICE_BACKENDS has one"
+    return device.memory()[0]
+
+
+def _usable(backend: str) -> tuple[str, ...]:
+    """Return the backends that a config may name, the wanted one first."""
+    on_device = (backend,) if backend in backends.DEVICE_BACKENDS else ()
+    return (*on_device, *sorted(backends.available(), key=lambda name: name != backend))
+
+
 def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = None) -> Plan:
     """Return what the model will take and the config without auto; loads nothing.
 
@@ -167,11 +184,11 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         ConfigError: it does not fit; the text says by how much and what to do.
         UnsupportedError, CheckpointError: the model cannot be run.
     """
-    free = available_host_bytes() if free_bytes is None else free_bytes
     shape = _with_wanted_head(model_config(files), config)
     device = config.device
     dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
+    free = _free_bytes(backend) if free_bytes is None else free_bytes
     settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
     kv_dtype = config.cache.kv_dtype
@@ -201,7 +218,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     resolved = resolve(
         config,
         Caps(
-            backends=tuple(sorted(backends.available(), key=lambda name: name != backend)),
+            backends=_usable(backend),
             dtype=DEFAULT_DTYPE,
             num_cores=num_usable_cores(),
             max_position_embeddings=shape.max_position_embeddings,

@@ -11,6 +11,7 @@ from pyvt.layers.module import Module
 from pyvt.layers.norm import RMSNorm
 from pyvt.layers.rotary import RotaryEmbedding
 from pyvt.ops.numerics import Array
+from pyvt.weights.param import Put
 
 
 class Attention(Module):
@@ -46,6 +47,11 @@ class Attention(Module):
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.norm_offset)
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, config.norm_offset)
+
+    def place(self, put: Put) -> None:
+        """Put the parameters, and the table that all layers share."""
+        super().place(put)
+        self.rotary.cos_sin = put(self.rotary.cos_sin)
 
     def __call__(self, x: Array, batch: ForwardBatch) -> Array:
         """Return ``[T, H]`` for ``x`` ``[T, H]``; writes the step's K and V."""

@@ -9,7 +9,7 @@ from pyvt.dispatch import empty
 from pyvt.layers.module import Module
 from pyvt.ops.numerics import Array
 from pyvt.quant import LinearMethod, WeightSettings, linear_method
-from pyvt.weights.param import MATRIX, VECTOR, Parameter, ParamSlot
+from pyvt.weights.param import MATRIX, VECTOR, Parameter, ParamSlot, Put
 
 
 class Linear(Module):
@@ -73,9 +73,17 @@ class FusedLinear(Module):
             start = columns.stop
         self._steps, self._num_outputs = tuple(steps), start
 
+    def place(self, put: Put) -> None:
+        """Put the parameters, and the parts of the bias that the products add."""
+        super().place(put)
+        self._steps = tuple(
+            (method, None if bias is None else put(bias), columns)
+            for method, bias, columns in self._steps
+        )
+
     def __call__(self, x: Array) -> Array:
         """Return ``[..., ΣN]`` in the dtype of ``x`` ``[..., K]``."""
-        out: Array = empty((*x.shape[:-1], self._num_outputs), x.dtype)
+        out: Array = empty((*x.shape[:-1], self._num_outputs), x.dtype, beside=x)
         for method, bias, columns in self._steps:
             method.apply(x, bias, out=out[..., columns])
         return out

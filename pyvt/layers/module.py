@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from pyvt.quant import WeightSettings
-from pyvt.weights.param import Parameter, ParamSlot
+from pyvt.weights.param import Parameter, ParamSlot, Put
 
 
 class Module:
@@ -47,6 +47,15 @@ class Module:
                 yield from ((path + slot.name, value, slot) for slot in slots)
         for name, child in self.children():
             yield from child.named_slots(f"{path}{name}." if child.is_named else path)
+
+    def place(self, put: Put) -> None:
+        """Put what calls read where the backend computes; called after ``after_load``.
+
+        Overridden by layers that read more than their parameters.
+        """
+        for value in vars(self).values():
+            if isinstance(value, Parameter):
+                value.parts = tuple(put(part) for part in value.parts)
 
     def after_load(self, settings: WeightSettings) -> None:
         """Prepare for calls; runs once on every module when all parameters are full.

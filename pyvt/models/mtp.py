@@ -49,7 +49,7 @@ class DraftHead(Module):
             batch: the tokens that ``hidden`` belongs to; their K and V are written.
         """
         size = hidden.shape[1]
-        both = empty((len(hidden), 2 * size), hidden.dtype)
+        both = empty((len(hidden), 2 * size), hidden.dtype, beside=hidden)
         ops.cast(self.pre_fc_norm_embedding(embedded), self._dtype, out=both[:, :size])
         ops.cast(self.pre_fc_norm_hidden(hidden), self._dtype, out=both[:, size:])
         residual = ops.cast(self.fc(both), self._wide_dtype)

@@ -220,6 +220,10 @@ def load_model(
     )
     for module in model.modules():
         module.after_load(settings)
+    device = selected_backend().device
+    if device is not None:
+        for module in model.modules():
+            module.place(device.place)
     packer = selected_backend().prepack
     if packer is not None:
         packer.release_rest()

@@ -34,8 +34,8 @@ _RUN_ELEMENTS = 1 << 18
 def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
     """Lay a weight out for the kernels of the selected host backend, once, after loading.
 
-    A copy. Where the backend reads the dtype as it is stored, as the reference does, the weight
-    itself is returned, and several parts as one.
+    A copy, on the device of a backend that has one. Where the backend reads the dtype as it is
+    stored, as the reference does, the weight itself is returned, and several parts as one.
 
     Args:
         parts: ``[Nᵢ, K]`` of one plain or block dtype; the weight has their rows in this order. Or
@@ -64,7 +64,9 @@ def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
         )
     prepack = selected_backend().prepack
     packed = None if prepack is None else prepack(parts)
-    return joined(parts) if packed is None else replace(packed, columns=columns)
+    if packed is None:
+        return joined(parts)
+    return replace(packed, columns=columns) if isinstance(packed, PackedTensor) else packed
 
 
 def packed_linear(

@@ -3,11 +3,11 @@
 Dims: N outputs, K inputs, ``...`` any leading dims.
 """
 
-import numpy as np
-
 from pyvt import ops
 from pyvt.ops.numerics import Array
 from pyvt.quant.base import WeightSettings
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.weights.param import Weight
 
 
@@ -17,7 +17,9 @@ class UnquantizedMethod:
     __slots__ = ("_weight",)
 
     def __init__(self, weight: Weight, settings: WeightSettings) -> None:
-        assert isinstance(weight, np.ndarray), "other weights belong to other methods"
+        assert not isinstance(weight, QuantTensor | PackedTensor), (
+            "other weights belong to other methods"
+        )
         self._weight = weight
 
     def apply(self, x: Array, bias: Array | None, *, out: Array | None = None) -> Array:

@@ -163,8 +163,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
-        "bounds of waiting; random traffic",
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector with "
+        "states, bounds of waiting; random traffic",
         command="pytest tests/scheduler",
         label="PASS",
     ),

@@ -12,6 +12,8 @@ import numpy as np
 
 from pyvt.config.cache import cache_groups, with_kv_dtype
 from pyvt.config.model import FAMILIES, ModelConfig
+from pyvt.dispatch import on_host
+from pyvt.dispatch.backend import selected_backend
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.layers.rotary import inverse_frequencies
 from pyvt.mathutil import cdiv
@@ -29,6 +31,7 @@ from pyvt.testing.model_cases import (
 )
 from pyvt.weights.gguf_names import FUSED_EXPERTS, gguf_name
 from pyvt.weights.resolve import open_model
+from pyvt.worker.device_graphs import batch_on
 from pyvt.worker.kv_cache import allocate_kv_cache
 
 Array = np.ndarray[Any, Any]
@@ -179,7 +182,12 @@ def all_logits(
     model: CausalLM, sequences: Sequence[Prompt], steps: Sequence[Sequence[int]] | None = None
 ) -> list[Array]:
     """Return the logits ``[T, V]`` of every position of each sequence; see ``all_hidden``."""
-    return [model.compute_logits(hidden) for hidden in all_hidden(model, sequences, steps)]
+    device = selected_backend().device
+    place = np.asarray if device is None else device.upload
+    return [
+        on_host(model.compute_logits(place(hidden)))
+        for hidden in all_hidden(model, sequences, steps)
+    ]
 
 
 def all_hidden(
@@ -237,10 +245,19 @@ def all_hidden(
             initial_slots=np.array([i + 1 if done[i] else -1 for i in taken], np.int32),
             state_slots=state_slots,
         )
-        hidden = model.forward(ids.astype(np.int64), batch)
+        hidden = _forward(model, ids.astype(np.int64), batch)
         for (i, a, b), part in zip(
             spans, np.split(hidden, batch.cu_seqlens_q[1:-1].tolist()), strict=True
         ):
             rows[i].append(part)
             done[i] += b - a
     return [np.concatenate(parts) for parts in rows]
+
+
+def _forward(model: CausalLM, input_ids: Array, batch: ForwardBatch) -> Array:
+    """Return the hidden states of a step as a host array, wherever the model is."""
+    device = selected_backend().device
+    if device is None:
+        return model.forward(input_ids, batch)
+    hidden: Array = on_host(model.forward(device.upload(input_ids), batch_on(device, batch)))
+    return hidden

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tensor.stored import has_same_columns, joined, stack_of_one, stored_dtype
 from pyvt.weights.source import Tensor
 
@@ -25,6 +26,8 @@ Array = np.ndarray[Any, Any]
 Weight = Tensor | PackedTensor
 # Makes of a stored tensor what its parameter keeps.
 Convert = Callable[[Tensor, "Parameter"], Tensor]
+# Puts what a parameter keeps where it is computed with; what is there already stays itself.
+Put = Callable[[Any], Any]
 # Makes of the rows of a matrix, kept in tensors of one type, the weight of its products.
 Prepack = Callable[..., Weight]
 
@@ -78,7 +81,8 @@ class Parameter:
     def array(self) -> Array:
         """The plain array of a parameter that is never packed."""
         data = self.data
-        assert isinstance(data, np.ndarray), f"{self.slots[0].name}: expected a plain array"
+        if isinstance(data, QuantTensor | PackedTensor):
+            raise AssertionError(f"{self.slots[0].name}: expected a plain array")
         return data
 
     @property

@@ -85,7 +85,7 @@ class GraphRunner:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
         batch = step.batch
         self._replayed = None
-        if self.backend.make_plan is None or not _is_decode(batch):
+        if self.backend.make_plan is None or not is_decode(batch):
             return self._run_eagerly(step)
         shape = batch.num_reqs, batch.num_tokens
         if shape not in self._recorded:
@@ -197,7 +197,7 @@ class GraphRunner:
         return recorded, recorded.hidden
 
 
-def _is_decode(batch: ForwardBatch) -> bool:
+def is_decode(batch: ForwardBatch) -> bool:
     """Whether a step is small and has a token of each request, or tokens that all get logits."""
     num_tokens = batch.num_tokens
     is_whole = num_tokens in (batch.num_reqs, len(batch.logits_indices))

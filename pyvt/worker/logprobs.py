@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
+from pyvt.dispatch import on_host
 from pyvt.messages import TokenLogprobs
 from pyvt.models.base import CausalLM
 
@@ -57,7 +58,7 @@ def prompt_logprobs(
     entries: list[TokenLogprobs] = []
     for start in range(0, len(hidden), PROMPT_ROWS):
         part = slice(start, start + PROMPT_ROWS)
-        logits = model.compute_logits(hidden[part])
+        logits = on_host(model.compute_logits(hidden[part]))
         if ops.count_nonfinite(logits).any():
             return None
         entries += token_logprobs(logits, next_ids[part], [num_top] * len(logits))

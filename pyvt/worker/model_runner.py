@@ -9,6 +9,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
+from pyvt.dispatch import on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.kv_tier.connector import KVConnector
@@ -16,6 +17,7 @@ from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
 from pyvt.spec_decode import make_proposer
+from pyvt.worker.device_graphs import DeviceGraphs
 from pyvt.worker.drafter import HeadDrafter
 from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch, RequestRow
@@ -70,7 +72,12 @@ class ModelRunner:
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
-        self.graphs = GraphRunner(model, max_blocks, selected_backend())
+        backend = selected_backend()
+        self.graphs: GraphRunner | DeviceGraphs = (
+            GraphRunner(model, max_blocks, backend)
+            if backend.device is None
+            else DeviceGraphs(model, max_blocks, backend.device)
+        )
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
@@ -113,11 +120,12 @@ class ModelRunner:
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
+        _pool_prompts(step, hidden)
         if not step.wanted:
             self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         sampled = self._greedy(step, hidden) or sample(
-            self.graphs.logits(step, hidden),
+            on_host(self.graphs.logits(step, hidden)),
             step.wanted,
             self.rows,
             is_processed=self.is_processed,
@@ -128,6 +136,7 @@ class ModelRunner:
             draft_token_ids=self._propose(step, hidden, sampled.token_ids, drafts),
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
+            pooled=_pooled_prompts(step.requests, sampled.token_ids),
             errors=errors | sampled.errors,
         )
 
@@ -222,6 +231,36 @@ class ModelRunner:
             elif request.prompt_logprobs is not None:
                 request.prompt_logprobs += found
         return errors
+
+
+def _pool_prompts(step: StepInputs, hidden: Array) -> None:
+    """Add hidden states ``[T, H]`` of prompt tokens where the prompt's vector is asked for."""
+    for i, request in enumerate(step.requests):
+        if request.pooled is None:
+            continue
+        start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
+        first = int(step.batch.positions[start])
+        states = hidden[start : min(end, start + request.num_prompt_tokens - first)]
+        if request.params.prompt_pooling == "last":
+            request.pooled = states[-1].astype(np.float64)
+        else:
+            added = states.sum(axis=0, dtype=np.float64)
+            request.pooled = request.pooled + added if request.pooled.size else added
+
+
+def _pooled_prompts(
+    requests: Iterable[RequestRow], sampled: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the vectors of prompts that have just ended, each once."""
+    found = {}
+    for request in [r for r in requests if r.pooled is not None]:
+        if request.request_id in sampled:
+            pooled, request.pooled = request.pooled, None
+            assert pooled is not None, "the prompt has had a step"
+            is_mean = request.params.prompt_pooling == "mean"
+            pooled = pooled / request.num_prompt_tokens if is_mean else pooled
+            found[request.request_id] = tuple(pooled.tolist())
+    return found
 
 
 def _finished_prompts(

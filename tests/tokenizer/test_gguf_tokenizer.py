@@ -104,7 +104,7 @@ def test_spm_adds_bos_when_the_key_is_absent() -> None:
 
 
 def test_stop_set_is_named_ids_and_texts_of_added_tokens() -> None:
-    """Faults B11: "</s>" as an ordinary piece of text ends nothing."""
+    """The text "</s>" as an ordinary piece of text ends nothing."""
     named = gguf_tokenizer(small_bpe(eot_token_id=9, eom_token_id=0))
     ordinary = gguf_tokenizer(small_bpe(token_type=[1] * 11 + [3], eos_token_id=None))
 
@@ -222,7 +222,6 @@ def _spm(**changes: Any) -> Metadata:
     ],
 )
 def test_bad_metadata_names_the_key(metadata: Metadata, message: str) -> None:
-    """Faults B12."""
     with pytest.raises(CheckpointError, match=rf"\[gguf tokenizer\] tokenizer\.{message}"):
         gguf_tokenizer(metadata)
 

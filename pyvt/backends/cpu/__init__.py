@@ -1,19 +1,16 @@
 """The native CPU backend: kernels of the compiled module ``_native`` for host arrays."""
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
+from pyvt.backends.supports import supports_op
 from pyvt.dispatch.backend import Backend, add_backend
 from pyvt.dispatch.table import HOST, Candidate
 from pyvt.dispatch.table import register as register_kernel
-from pyvt.tensor.dtype import DTYPES, F32, DType
 from pyvt.tensor.host_arena import HostArena
 from pyvt.tensor.packed_tensor import TILE16, PackedTensor
 from pyvt.tensor.stored import Stored, matrix_of, stored_dtype, stored_rows
-
-Predicate = Callable[[tuple[Any, ...]], bool]
 
 NAME = "cpu"
 PRIORITY = 10
@@ -28,20 +25,6 @@ def native() -> ModuleType:
             f"the compiled module cannot be loaded: {error}; install anew with a C++ compiler"
         ) from error
     return _native
-
-
-def _supports(names: str) -> Predicate:
-    """Return a predicate: every float dtype and block format of a call is one of ``names``.
-
-    The dtype of a packed weight counts as that of an array.
-    """
-    listed = [DTYPES[name] for name in names.split()]
-    allowed = {*listed, *(dtype.numpy for dtype in listed if dtype.numpy is not None)}
-
-    def supports(dtypes: tuple[Any, ...]) -> bool:
-        return all(dtype in allowed for dtype in dtypes if _is_counted(dtype))
-
-    return supports
 
 
 class _Packer:
@@ -80,35 +63,6 @@ class _Packer:
         return PackedTensor(dtype, shape, TILE16, data)
 
 
-def _is_counted(dtype: Any) -> bool:
-    return isinstance(dtype, DType) or getattr(dtype, "kind", "") in ("f", "V")
-
-
-def _writes_f32(dtypes: tuple[Any, ...]) -> bool:
-    """Whether the output is f32; the parameters of such a call may be f64."""
-    return bool(dtypes[0] == F32.numpy)
-
-
-# What more the dtypes of a call must be, by op.
-_RULES: dict[str, Predicate] = dict.fromkeys(
-    (
-        "apply_logit_bias",
-        "apply_min_p",
-        "apply_penalties",
-        "apply_temperature",
-        "apply_top_k_top_p",
-    ),
-    _writes_f32,
-)
-
-
-def _supports_op(op: str, names: str) -> Predicate:
-    supports, rule = _supports(names), _RULES.get(op)
-    if rule is None:
-        return supports
-    return lambda dtypes: supports(dtypes) and rule(dtypes)
-
-
 def register() -> None:
     """Register the ops of the compiled module and the packer of weights.
 
@@ -116,7 +70,7 @@ def register() -> None:
     """
     module = native()
     for op, dtypes in module.OPS.items():
-        candidate = Candidate(NAME, HOST, getattr(module, op), PRIORITY, _supports_op(op, dtypes))
+        candidate = Candidate(NAME, HOST, getattr(module, op), PRIORITY, supports_op(op, dtypes))
         register_kernel(op, candidate)
     add_backend(
         Backend(

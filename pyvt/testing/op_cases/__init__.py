@@ -18,7 +18,7 @@ from pyvt.testing.op_cases import (
     rope,
     sampling,
 )
-from pyvt.testing.op_cases.case import OpCase, call_case, run_case, widened
+from pyvt.testing.op_cases.case import OpCase, call_case, run_case, run_case_on, widened
 
 FAMILIES = (
     activation,
@@ -40,4 +40,4 @@ FAMILIES = (
 )
 ALL_CASES: tuple[OpCase, ...] = tuple(case for family in FAMILIES for case in family.CASES)
 
-__all__ = ["ALL_CASES", "OpCase", "call_case", "run_case", "widened"]
+__all__ = ["ALL_CASES", "OpCase", "call_case", "run_case", "run_case_on", "widened"]

@@ -4,12 +4,14 @@ It is the test on every backend, the golden from an oracle, the benchmark and a 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from pyvt.dispatch.backend import Device
 from pyvt.tensor.dtype import DTYPES, FLOATS, dtype_of
+from pyvt.tensor.quant_tensor import QuantTensor
 
 Inputs = dict[str, Any]
 MakeInputs = Callable[[np.random.Generator, "np.dtype[Any]"], Inputs]
@@ -67,6 +69,25 @@ def run_case(case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
     return call_case(
         case, {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in inputs.items()}
     )
+
+
+def run_case_on(device: Device, case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:
+    """Call the op on copies of the inputs on a device; outputs are named as in ``run_case``."""
+    given = {k: _put(device, v) for k, v in inputs.items()}
+    outputs: dict[str, Any] = call_case(case, given)
+    return {
+        name: value.numpy() if hasattr(value, "device_type") else value
+        for name, value in outputs.items()
+    }
+
+
+def _put(device: Device, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return device.upload(value)
+    if isinstance(value, QuantTensor):
+        columns = None if value.columns is None else device.upload(value.columns)
+        return replace(value, blocks=device.upload(value.blocks), columns=columns)
+    return value
 
 
 def call_case(case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:

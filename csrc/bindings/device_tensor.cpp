@@ -1,0 +1,272 @@
+// Views and copies of device tensors; see device_tensor.h.
+#include "bindings/device_tensor.h"
+
+#include "bindings/unlocked.h"
+
+namespace pyvt::bindings {
+namespace {
+
+std::vector<PlainDType>& plain_dtypes() {
+  static std::vector<PlainDType> dtypes;
+  return dtypes;
+}
+
+// Raises an error of pyvt.errors.
+[[noreturn]] void raise(const char* type, const std::string& text) {
+  const py::object error = py::module_::import("pyvt.errors").attr(type);
+  PyErr_SetString(error.ptr(), text.c_str());
+  throw py::error_already_set();
+}
+
+std::string text_of(const py::handle& value) { return py::cast<std::string>(py::str(value)); }
+
+void set_dense_strides(TensorView* view) {
+  int64_t stride = 1;
+  for (int i = view->rank - 1; i >= 0; --i) {
+    view->stride[i] = stride;
+    stride *= view->shape[i];
+  }
+}
+
+// One step of an index on axis `from` of `view`; the axis that stays is appended to `made`.
+void apply_slice(const py::slice& slice, const TensorView& view, int from, int64_t item_bytes,
+                 TensorView* made) {
+  py::ssize_t start, stop, step, length;
+  if (!slice.compute(view.shape[from], &start, &stop, &step, &length)) {
+    throw py::error_already_set();
+  }
+  if (step < 0) raise("ShapeError", "[device tensor] index: expected a step above 0");
+  if (length > 0) {
+    made->data = static_cast<char*>(made->data) + start * view.stride[from] * item_bytes;
+  }
+  made->shape[made->rank] = length;
+  made->stride[made->rank] = view.stride[from] * step;
+  ++made->rank;
+}
+
+// Arrays have the slot of an index too, and only some of them are one.
+bool is_int(const py::handle& part) {
+  if (!PyIndex_Check(part.ptr())) return false;
+  PyObject* index = PyNumber_Index(part.ptr());
+  if (index == nullptr) PyErr_Clear();
+  Py_XDECREF(index);
+  return index != nullptr;
+}
+
+bool is_basic(const py::handle& part) {
+  return py::isinstance<py::slice>(part) || part.is_none() || part.is(py::ellipsis()) ||
+         is_int(part);
+}
+
+}  // namespace
+
+void find_plain_dtypes() {
+  const py::dict rows = py::module_::import("pyvt.tensor.dtype").attr("DTYPES");
+#define PYVT_PLAIN_ROW(value, text, number, block, bytes)                        \
+  if (rows.contains(text) && !rows[text].attr("numpy").is_none()) {              \
+    const py::object descriptor = rows[text].attr("numpy");                      \
+    plain_dtypes().push_back({DType::value, descriptor.inc_ref().ptr(), bytes}); \
+  }
+  PYVT_DTYPES(PYVT_PLAIN_ROW)
+#undef PYVT_PLAIN_ROW
+}
+
+const PlainDType& plain_dtype(py::handle dtype) {
+  for (const PlainDType& known : plain_dtypes()) {
+    if (known.descriptor == dtype.ptr()) return known;
+  }
+  const py::dtype wanted = py::dtype::from_args(py::reinterpret_borrow<py::object>(dtype));
+  for (const PlainDType& known : plain_dtypes()) {
+    if (wanted.equal(py::handle(known.descriptor))) return known;
+  }
+  raise("UnsupportedError",
+        "[device tensor] dtype: expected one that kernels know, got " + text_of(dtype));
+}
+
+DeviceTensor::DeviceTensor(std::shared_ptr<cuda::Context> context,
+                           const std::vector<int64_t>& shape, const PlainDType& dtype)
+    : context_(std::move(context)), dtype_(&dtype) {
+  if (shape.size() > kMaxRank)
+    raise("ShapeError", "[device tensor] shape: expected 6 dims at most");
+  view_.dtype = dtype.dtype;
+  view_.rank = static_cast<int>(shape.size());
+  view_.is_writeable = true;
+  for (int i = 0; i < view_.rank; ++i) {
+    if (shape[i] < 0) raise("ShapeError", "[device tensor] shape: expected sizes of at least 0");
+    view_.shape[i] = shape[i];
+  }
+  set_dense_strides(&view_);
+  buffer_ = context_->take(static_cast<size_t>(num_bytes()));
+  view_.data = buffer_->data();
+}
+
+DeviceTensor DeviceTensor::like(const TensorView& view) const {
+  DeviceTensor made;
+  made.context_ = context_;
+  made.buffer_ = buffer_;
+  made.dtype_ = dtype_;
+  made.view_ = view;
+  return made;
+}
+
+py::tuple DeviceTensor::shape() const {
+  py::tuple sizes(view_.rank);
+  for (int i = 0; i < view_.rank; ++i) sizes[i] = view_.shape[i];
+  return sizes;
+}
+
+py::tuple DeviceTensor::strides() const {
+  py::tuple strides(view_.rank);
+  for (int i = 0; i < view_.rank; ++i) strides[i] = view_.stride[i] * dtype_->item_bytes;
+  return strides;
+}
+
+DeviceTensor DeviceTensor::item(const py::object& index) const {
+  const py::tuple parts =
+      py::isinstance<py::tuple>(index) ? py::tuple(index) : py::make_tuple(index);
+  int num_axes = 0;
+  for (const py::handle part : parts) {
+    if (!is_basic(part)) {
+      raise("ShapeError", "[device tensor] index: expected ints, slices, None or ..., got " +
+                              text_of(part) + "; gather rows with an op");
+    }
+    num_axes += !part.is_none() && !part.is(py::ellipsis());
+  }
+  if (num_axes > view_.rank) raise("ShapeError", "[device tensor] index: more axes than dims");
+  TensorView made = view_;
+  made.rank = 0;
+  int axis = 0;
+  const auto keep = [&](int count) {
+    for (; count > 0; --count, ++axis, ++made.rank) {
+      made.shape[made.rank] = view_.shape[axis];
+      made.stride[made.rank] = view_.stride[axis];
+    }
+  };
+  for (const py::handle part : parts) {
+    if (part.is(py::ellipsis())) {
+      keep(view_.rank - num_axes);
+      num_axes = view_.rank;
+    } else if (part.is_none()) {
+      made.shape[made.rank] = 1;
+      made.stride[made.rank++] = 0;
+    } else if (py::isinstance<py::slice>(part)) {
+      apply_slice(py::reinterpret_borrow<py::slice>(part), view_, axis++, dtype_->item_bytes,
+                  &made);
+    } else {
+      int64_t at = py::cast<int64_t>(py::reinterpret_steal<py::object>(PyNumber_Index(part.ptr())));
+      const int64_t size = view_.shape[axis];
+      if (at < -size || at >= size) throw py::index_error("index is out of range");
+      at += at < 0 ? size : 0;
+      made.data = static_cast<char*>(made.data) + at * view_.stride[axis++] * dtype_->item_bytes;
+    }
+  }
+  keep(view_.rank - axis);
+  return like(made);
+}
+
+DeviceTensor DeviceTensor::reshape(const std::vector<int64_t>& shape) const {
+  TensorView made = view_;
+  made.rank = static_cast<int>(shape.size());
+  if (made.rank > kMaxRank) raise("ShapeError", "[device tensor] shape: expected 6 dims at most");
+  int64_t known = 1;
+  int free = -1;
+  for (int i = 0; i < made.rank; ++i) {
+    made.shape[i] = shape[i];
+    if (shape[i] == -1) {
+      free = i;
+    } else {
+      known *= shape[i];
+    }
+  }
+  if (free >= 0) made.shape[free] = known == 0 ? 0 : view_.size() / known;
+  if (made.size() != view_.size()) {
+    raise("ShapeError", "[device tensor] shape: expected the size of " + text_of(this->shape()));
+  }
+  set_dense_strides(&made);
+  if (view_.is_dense()) return like(made);
+  // Axes of both shapes are matched in groups of equal size; a group must lie without gaps.
+  for (int from = 0, to = 0; from < view_.rank || to < made.rank;) {
+    const int first_from = from, first_to = to;
+    int64_t have = from < view_.rank ? view_.shape[from++] : 1;
+    int64_t want = to < made.rank ? made.shape[to++] : 1;
+    while (have != want) {
+      if (have < want) {
+        have *= view_.shape[from++];
+      } else {
+        want *= made.shape[to++];
+      }
+    }
+    int64_t stride = 1;
+    bool is_first = true;
+    for (int i = from - 1; i >= first_from; --i) {
+      if (view_.shape[i] == 1) continue;
+      if (!is_first && view_.stride[i] != stride) {
+        raise("ShapeError", "[device tensor] reshape: expected a view, got strides " +
+                                text_of(strides()) + "; copy with ops.cast first");
+      }
+      if (is_first) made.stride[to - 1] = view_.stride[i];
+      stride = view_.stride[i] * view_.shape[i];
+      is_first = false;
+    }
+    for (int i = to - 2; i >= first_to; --i)
+      made.stride[i] = made.stride[i + 1] * made.shape[i + 1];
+  }
+  return like(made);
+}
+
+DeviceTensor DeviceTensor::transpose(const std::vector<int>& axes) const {
+  TensorView made = view_;
+  if (static_cast<int>(axes.size()) != view_.rank) {
+    raise("ShapeError", "[device tensor] axes: expected one for each dim");
+  }
+  int seen = 0;
+  for (int i = 0; i < view_.rank; ++i) {
+    if (axes[i] < 0 || axes[i] >= view_.rank || (seen >> axes[i] & 1) != 0) {
+      raise("ShapeError", "[device tensor] axes: expected each dim once");
+    }
+    seen |= 1 << axes[i];
+    made.shape[i] = view_.shape[axes[i]];
+    made.stride[i] = view_.stride[axes[i]];
+  }
+  return like(made);
+}
+
+py::array DeviceTensor::numpy() const {
+  // The whole span comes over once and is a view on the host as it is here.
+  int64_t span = 1;
+  std::vector<py::ssize_t> shape, strides;
+  for (int i = 0; i < view_.rank; ++i) {
+    shape.push_back(view_.shape[i]);
+    strides.push_back(view_.stride[i] * dtype_->item_bytes);
+    if (view_.shape[i] > 0) span += (view_.shape[i] - 1) * view_.stride[i];
+  }
+  const auto descriptor = py::reinterpret_borrow<py::dtype>(dtype_->descriptor);
+  if (view_.size() == 0) return py::array(descriptor, shape);
+  py::array flat(descriptor, std::vector<py::ssize_t>{span});
+  {
+    Unlocked unlocked;
+    context_->download(flat.mutable_data(), view_.data,
+                       static_cast<size_t>(span * dtype_->item_bytes));
+  }
+  py::array whole(descriptor, shape, strides, flat.data(), flat);
+  return py::array(whole.attr("copy")());
+}
+
+void DeviceTensor::fill_from(const py::array& array) const {
+  const py::array dense = py::module_::import("numpy").attr("ascontiguousarray")(array);
+  if (dense.size() != view_.size() || !view_.is_dense() || dense.itemsize() != dtype_->item_bytes) {
+    raise("ShapeError", "[device tensor] copy: expected a dense tensor of shape " +
+                            text_of(array.attr("shape")) + ", got " + text_of(shape()));
+  }
+  const void* from = dense.data();
+  Unlocked unlocked;
+  context_->upload(view_.data, from, static_cast<size_t>(num_bytes()));
+}
+
+void DeviceTensor::fill_zero() const {
+  if (!view_.is_dense()) raise("ShapeError", "[device tensor] zeros: expected a dense tensor");
+  cuda::check(cudaMemsetAsync(view_.data, 0, static_cast<size_t>(num_bytes()), context_->stream()),
+              "cudaMemset");
+}
+
+}  // namespace pyvt::bindings

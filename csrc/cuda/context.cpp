@@ -1,0 +1,159 @@
+// Device, stream, memory; see context.h.
+#include "cuda/context.h"
+
+#include <cstring>
+
+namespace pyvt::cuda {
+namespace {
+
+constexpr size_t kSmallest = 512;
+// Sizes have eight steps from one power of two to the next, so little is lost and much is shared.
+constexpr size_t kSteps = 8;
+// Pinned memory of one copy to the device.
+constexpr size_t kStagingBytes = size_t{8} << 20;
+constexpr double kMiB = 1024.0 * 1024.0;
+
+size_t rounded(size_t size) {
+  size_t power = kSmallest;
+  while (power < size) power *= 2;
+  const size_t step = power / 2 / kSteps;
+  return step < kSmallest ? power : (size + step - 1) / step * step;
+}
+
+}  // namespace
+
+Pool::~Pool() {
+  is_kept_ = false;
+  trim();
+}
+
+std::shared_ptr<Buffer> Pool::take(size_t size) {
+  const size_t full = rounded(size);
+  void* data = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = free_.find(full);
+    if (found != free_.end()) {
+      data = found->second;
+      free_.erase(found);
+    }
+  }
+  if (data == nullptr) {
+    cudaError_t status = cudaMalloc(&data, full);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      trim();
+      context_.trim();
+      status = cudaMalloc(&data, full);
+    }
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      size_t free = 0, total = 0;
+      (void)cudaMemGetInfo(&free, &total);
+      std::ostringstream text;
+      text.precision(1);
+      text << std::fixed << "[cuda] memory: expected " << static_cast<double>(full) / kMiB
+           << " MiB on " << context_.name() << ", got " << static_cast<double>(free) / kMiB
+           << " MiB free of " << static_cast<double>(total) / kMiB
+           << "; lower num_blocks, max_num_batched_tokens or max_num_seqs";
+      throw OutOfMemory(text.str());
+    }
+    check(status, "cudaMalloc");
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_bytes_ += full;
+  }
+#ifdef PYVT_CUDA_EMU
+  // What was there before must not be read.
+  check(cudaMemsetAsync(data, 0xff, full, context_.stream()), "poison");
+#endif
+  return std::make_shared<Buffer>(shared_from_this(), data, full);
+}
+
+void Pool::give_back(void* data, size_t size) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.emplace(size, data);
+}
+
+void Pool::trim() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty() || is_kept_) return;
+  (void)cudaStreamSynchronize(context_.stream());
+  for (const auto& [size, data] : free_) {
+    (void)cudaFree(data);
+    num_bytes_ -= size;
+  }
+  free_.clear();
+}
+
+Context::Context(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+#ifdef PYVT_CUDA_EMU
+  name_ = "emulator";
+#else
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  name_ = properties.name;
+  num_processors_ = properties.multiProcessorCount;
+  arch_ = 10 * properties.major + properties.minor;
+#endif
+  base_pool_ = pool_ = std::make_shared<Pool>(*this);
+}
+
+Context::~Context() {
+  pool_.reset();
+  base_pool_.reset();
+  for (const auto& each : staging_) {
+    (void)cudaEventDestroy(each->done);
+    (void)cudaFreeHost(each->data);
+  }
+  (void)cudaStreamDestroy(stream_);
+}
+
+Context::Staging& Context::staging(size_t size) {
+  for (const auto& each : staging_) {
+    if (each->size >= size && cudaEventQuery(each->done) == cudaSuccess) return *each;
+  }
+  auto made = std::make_unique<Staging>();
+  made->size = rounded(size);
+  check(cudaMallocHost(&made->data, made->size), "cudaMallocHost");
+  check(cudaEventCreateWithFlags(&made->done, cudaEventDisableTiming), "cudaEventCreate");
+  staging_.push_back(std::move(made));
+  return *staging_.back();
+}
+
+void Context::upload(void* to, const void* from, size_t size) {
+  for (size_t start = 0; start < size; start += kStagingBytes) {
+    const size_t part = size - start < kStagingBytes ? size - start : kStagingBytes;
+    Staging& stage = staging(part);
+    std::memcpy(stage.data, static_cast<const char*>(from) + start, part);
+    check(cudaMemcpyAsync(static_cast<char*>(to) + start, stage.data, part, cudaMemcpyHostToDevice,
+                          stream_),
+          "copy to the device");
+    check(cudaEventRecord(stage.done, stream_), "cudaEventRecord");
+    if (size > kStagingBytes) check(cudaEventSynchronize(stage.done), "copy to the device");
+  }
+}
+
+void Context::download(void* to, const void* from, size_t size) {
+  if (size > 0) {
+    check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToHost, stream_), "copy from the device");
+  }
+  synchronize();
+}
+
+void Context::synchronize() { check(cudaStreamSynchronize(stream_), "device"); }
+
+std::shared_ptr<Pool> Context::use_pool(std::shared_ptr<Pool> pool) {
+  pool_.swap(pool);
+  return pool;
+}
+
+int num_devices() {
+  int count = 0;
+  check(cudaGetDeviceCount(&count), "no device can be used");
+  if (count == 0) detail::fail("cuda", "no device can be used: the driver knows none");
+  return count;
+}
+
+}  // namespace pyvt::cuda

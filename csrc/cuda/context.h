@@ -1,0 +1,122 @@
+// Device, stream, memory. All work of this backend goes to one stream, so memory that an op has
+// let go of may be given to the next one at once: order on the stream keeps them apart.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/runtime.h"
+
+namespace pyvt::cuda {
+
+class Context;
+
+// Device memory by size, used again once nothing refers to it.
+class Pool : public std::enable_shared_from_this<Pool> {
+ public:
+  explicit Pool(Context& context) : context_(context) {}
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  class Buffer {
+   public:
+    Buffer(std::shared_ptr<Pool> pool, void* data, size_t size)
+        : pool_(std::move(pool)), data_(data), size_(size) {}
+    ~Buffer() { pool_->give_back(data_, size_); }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    void* data() const { return data_; }
+    size_t size() const { return size_; }
+
+   private:
+    std::shared_ptr<Pool> pool_;
+    void* data_;
+    size_t size_;
+  };
+
+  // Undefined content, 256-byte aligned. Throws OutOfMemory with the size asked for.
+  std::shared_ptr<Buffer> take(size_t size);
+
+  // Gives memory that nothing refers to back to the device, unless graphs use it.
+  void trim();
+  // A graph uses memory of this pool from now on: none of it goes back before the pool ends.
+  void keep() { is_kept_ = true; }
+
+  size_t num_bytes() const { return num_bytes_; }
+
+ private:
+  void give_back(void* data, size_t size);
+
+  Context& context_;
+  std::mutex mutex_;
+  std::multimap<size_t, void*> free_;
+  size_t num_bytes_ = 0;  // of all buffers, given out or free
+  bool is_kept_ = false;
+};
+
+using Buffer = Pool::Buffer;
+
+// One device with its stream.
+class Context {
+ public:
+  explicit Context(int device);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+  int num_processors() const { return num_processors_; }
+  // 10 · major + minor; 0 for the emulator.
+  int arch() const { return arch_; }
+  const std::string& name() const { return name_; }
+
+  // Memory for an op, from the pool that is in use. It may be dropped once the op is launched.
+  std::shared_ptr<Buffer> take(size_t size) { return pool_->take(size); }
+
+  // Kernels that ops have launched; a graph that is replayed counts as one.
+  int64_t num_launches = 0;
+
+  template <typename... Params, typename... Args>
+  void launch(const char* op, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+              Args&&... args) {
+    ++num_launches;
+    cuda::launch(op, kernel, grid, block, shared, stream_, std::forward<Args>(args)...);
+  }
+
+  void upload(void* to, const void* from, size_t size);    // `from` may be changed at once
+  void download(void* to, const void* from, size_t size);  // waits
+  void synchronize();
+
+  // Gives back what no tensor and no graph uses.
+  void trim() { base_pool_->trim(); }
+
+  // The pool that ops and tensors take from; the old one is returned.
+  std::shared_ptr<Pool> use_pool(std::shared_ptr<Pool> pool);
+  const std::shared_ptr<Pool>& pool() const { return pool_; }
+
+ private:
+  struct Staging {
+    void* data;
+    size_t size;
+    cudaEvent_t done;
+  };
+
+  Staging& staging(size_t size);
+
+  cudaStream_t stream_ = nullptr;
+  int num_processors_ = 1, arch_ = 0;
+  std::string name_;
+  std::shared_ptr<Pool> base_pool_, pool_;
+  std::vector<std::unique_ptr<Staging>> staging_;
+};
+
+// Throws Error with the reason where no device can be used.
+int num_devices();
+
+}  // namespace pyvt::cuda

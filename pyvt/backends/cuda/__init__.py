@@ -1,0 +1,33 @@
+"""The CUDA backend: kernels of the compiled module ``_native`` for tensors of a device."""
+
+from types import ModuleType
+
+from pyvt.backends.cuda.device_backend import register_module
+from pyvt.errors import KernelError
+
+NAME = "cuda"
+
+
+def native() -> ModuleType:
+    """Return the compiled module. Raises ImportError where it was not built."""
+    try:
+        from pyvt.backends.cuda import _native
+    except ImportError as error:
+        raise ImportError(
+            f"the compiled module cannot be loaded: {error}; install anew with PYVT_CUDA=on"
+        ) from error
+    return _native
+
+
+def register() -> None:
+    """Open the first device and register the ops of the compiled module.
+
+    Raises ImportError where the module was not built, or no device can be used.
+    """
+    module = native()
+    try:
+        module.num_devices()
+        module.open(0)
+    except KernelError as error:
+        raise ImportError(str(error)) from error
+    register_module(NAME, module)
