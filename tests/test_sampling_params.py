@@ -22,8 +22,8 @@ BAD = {
     "allowed_token_ids": [[], [-1], ["x"], [1.5], [True], "12", 5],
     "banned_token_ids": [[-1], ["x"], [NAN], "12", 5],
     "forced_token_ids": [[-1], ["x"], [1.5], [True], "12", 5],
-    "reasoning_budget": [1, "x", {"max_tokens": 3}, True],
-    "prompt_pooling": ["none", 1, True, ["last"]],
+    "reasoning_budget": [1, "x", {}, {"max_tokens": 3}, True],
+    "prompt_pooling": ["none", "max", "", 1, True, ["last"]],
     "min_tokens": [-1, 1.5, True, None],
     "seed": [1.5, "x", True, -(2**63) - 1, 2**64, NAN],
     "stop": [[""], "", [1], 5, ["a", None], b"x"],
@@ -36,9 +36,6 @@ BAD = {
     "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
     "include_stop_str_in_output": [1, None, "true"],
     "n": [0, 129, 10**9, -1, 1.5, True],
-    "prompt_pooling": ["max", "", 1, True],
-    "reasoning_budget": [5, "x", {}],
-    "forced_token_ids": [[-1], [1.5], "ab", [True], 5],
     "best_of": [0, 2, -1, 1.5, True],
 }
 
