@@ -295,7 +295,8 @@ CAPABILITIES = (
     ),
     Capability(
         name="Qwen3.5/3.6 dense and with experts, Qwen3-Next: tiny models equal transformers and "
-        "llama.cpp, from safetensors and GGUF; the draft head equals layers of transformers",
+        "llama.cpp, from safetensors and GGUF; the draft head equals layers of "
+        "transformers and llama.cpp's graph",
         command="pytest tests/models",
         label="PASS",
     ),
