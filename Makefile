@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all fixtures lint fmt docs native simde emu cuda asan tsan cross parity bench clean
+.PHONY: demo test test-all clients fixtures lint fmt docs native simde emu cuda asan tsan cross parity bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
@@ -17,8 +17,15 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures --all
+	$(BIN)/python -m tests.clients.install
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 	for build in simde emu cuda asan tsan cross; do $(BIN)/python -m tests.native_builds $$build --all || exit 1; done
+
+# Clients of the server: all that are common, a fuzzer and a browser, in an environment of their own.
+clients: $(VENV)/.dev
+	$(BIN)/python -m tests.fixtures --all
+	$(BIN)/python -m tests.clients.install
+	$(BIN)/python -m pytest -q tests/clients
 
 fixtures: $(VENV)/.core
 	$(BIN)/python -m tests.fixtures

@@ -28,7 +28,7 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.cores import num_usable_cores
 from pyvt.testing.bench_peers import Peer
-from pyvt.testing.serving_load import LoadResult, closed_loop, make_prompts
+from pyvt.testing.serving_load import LoadResult, closed_loop, engine_asker, make_prompts
 
 MODEL = "smollm2-135m"
 CONTEXT, NUM_NEW = 64, 48
@@ -45,7 +45,7 @@ def client_rates(llm: AsyncLLM, count: int, seed: int, num_new: int) -> Rates:
         "random", count, input_len=CONTEXT, prefix_len=0, vocab_size=size, seed=seed
     )
     params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
-    loop = closed_loop(llm, prompts, params, count, lambda _: None)
+    loop = closed_loop(engine_asker(llm, params), prompts, count, lambda _: None)
     result: LoadResult = asyncio.run(loop)
     start = max(seen.output_s[0] for seen in result.requests)
     end = min(seen.output_s[-1] for seen in result.requests)

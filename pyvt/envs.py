@@ -43,6 +43,11 @@ PYVT_CPU_ISA = EnvVar(
     "auto",
     "level of the native CPU kernels: scalar, avx2, avx512 or neon; read by the compiled module",
 )
+PYVT_TEST_HOOKS = EnvVar(
+    "PYVT_TEST_HOOKS",
+    "0",
+    "1 lets requests to the server say which tokens come (forced_token_ids)",
+)
 PYVT_EMU_SEED = EnvVar(
     "PYVT_EMU_SEED", "1", "seed of the orders of threads in the CUDA emulator; read by its module"
 )
@@ -58,4 +63,5 @@ ENV_VARS = (
     PYVT_CPU_ISA,
     PYVT_EMU_SEED,
     PYVT_EMU_MEMORY_MIB,
+    PYVT_TEST_HOOKS,
 )

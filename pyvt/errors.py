@@ -66,6 +66,10 @@ class OutputError(PyvtError, OSError):
     """A file that was asked for could not be written: no room, or no right to do so."""
 
 
+class KVTierError(PyvtError, RuntimeError):
+    """A store of KV beyond the engine failed; the engine goes on as after a miss and counts it."""
+
+
 class KernelError(PyvtError, RuntimeError):
     """Native code failed: a device status or an internal check."""
 
@@ -76,6 +80,10 @@ class OutOfMemoryError(KernelError, MemoryError):
 
 class EngineDeadError(PyvtError, RuntimeError):
     """The engine has stopped after a fatal error; ``__cause__`` carries it."""
+
+
+class ServerError(PyvtError):
+    """A server that this process asks does not answer, or answers with an error."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

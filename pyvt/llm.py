@@ -18,9 +18,9 @@ from pyvt.engine.engine_thread import EngineThread
 from pyvt.engine.events import Event, EventChannel, event_bound, take_event
 from pyvt.engine.input_processor import Message, Prompt
 from pyvt.engine.llm_engine import LLMEngine
-from pyvt.errors import RequestError
+from pyvt.errors import EngineDeadError, RequestError
 from pyvt.messages import EngineCoreRequest
-from pyvt.outputs import RequestOutput
+from pyvt.outputs import RequestOutput, unit_vector
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer
 
@@ -143,6 +143,33 @@ class LLM:
         if _is_conversation(prompt):
             return processor.tokenize(processor.render(cast(Sequence[Message], prompt)))
         return processor.tokenize(cast(Prompt, prompt))
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str = "last",
+        is_unit: bool = True,
+        progress: bool = False,
+    ) -> list[tuple[float, ...]]:
+        """Return a vector for each prompt, from the model's hidden states after its last norm.
+
+        Args:
+            prompts: one prompt or several; a prompt is text or a list of token ids.
+            pooling: ``last`` takes that of the last token, ``mean`` the mean of all.
+            is_unit: scale each vector to length 1.
+            progress: show a bar on stderr.
+
+        Raises:
+            RequestError, EngineDeadError: as in ``generate``.
+        """
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_pooling=pooling)
+        vectors = []
+        for output in self._run(_prompt_list(prompts), params, progress=progress):
+            if output.embedding is None:
+                raise EngineDeadError(f"[engine] request: {output.error or 'was aborted'}")
+            vectors.append(unit_vector(output.embedding) if is_unit else output.embedding)
+        return vectors
 
     def stream(
         self,

@@ -14,6 +14,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pyvt.sampling_params import SamplingParams
 
+# The text of a request's error when its settings contradict each other.
+NOTHING_ALLOWED = (
+    "[sampler] logits: expected at least one token to be allowed, got none; check "
+    "allowed_token_ids, banned_token_ids, bad_words, min_tokens and structured_outputs"
+)
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 BlockIds = tuple[tuple[int, ...], ...]
 
@@ -21,7 +27,10 @@ BlockIds = tuple[tuple[int, ...], ...]
 class Matcher(Protocol):
     """The state of one request in its grammar; the worker's row owns it."""
 
-    error: str | None
+    @property
+    def error(self) -> str | None:
+        """Why the text cannot go on, None while it can."""
+        ...
 
     @property
     def is_complete(self) -> bool:
@@ -261,6 +270,8 @@ class ModelRunnerOutput:
         logprobs: one entry for each sampled token, of requests that asked.
         prompt_logprobs: of requests that asked, with the step that ends the prompt: one entry for
             each token of the prompt but the first.
+        pooled: of requests that asked, with the step that ends the prompt: the vector of the
+            prompt, ``[H]``.
         errors: requests that failed alone, such as a row of logits that is not finite, with the
             text; such a request has no sampled tokens.
         transfers: what the KV connector has ended, None without one.
@@ -270,6 +281,7 @@ class ModelRunnerOutput:
     draft_token_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    pooled: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     errors: Mapping[str, str] = field(default_factory=dict)
     transfers: TransferResults | None = None
 
@@ -288,6 +300,7 @@ class EngineCoreOutput(NamedTuple):
             ended the request when it is ``abort``.
         scheduled_s: the engine clock at the first step of the request.
         num_cached_tokens: tokens of the prompt whose KV was there when the request started.
+        pooled: as in ``ModelRunnerOutput``, None in all other steps.
     """
 
     request_id: str
@@ -299,3 +312,4 @@ class EngineCoreOutput(NamedTuple):
     error: str | None = None
     scheduled_s: float = 0.0
     num_cached_tokens: int = 0
+    pooled: tuple[float, ...] | None = None

@@ -4,6 +4,8 @@ Outputs are not frozen: a step makes one for each request, and a frozen one take
 long. Nobody changes them.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -116,6 +118,7 @@ class RequestOutput:
         outputs: one entry for each answer.
         prompt_logprobs: one entry for each token of the prompt, None for the first, which nothing
             precedes; None where not asked for. In a stream they come once, with the first output.
+        embedding: the vector of the prompt, where ``prompt_pooling`` was asked for; it comes once.
         finished: whether this is the last output of the request.
         metrics: its times so far.
         error: what went wrong when a finish reason is ``error``; which limit of time ended the
@@ -128,10 +131,17 @@ class RequestOutput:
     prompt_token_ids: tuple[int, ...]
     outputs: list[CompletionOutput] = field(default_factory=list)
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
+    embedding: tuple[float, ...] | None = None
     finished: bool = False
     metrics: RequestMetrics
     error: str | None = None
     warnings: tuple[str, ...] = ()
+
+
+def unit_vector(vector: Sequence[float]) -> tuple[float, ...]:
+    """Return a vector of length 1 in the direction of another; one without a length as it is."""
+    length = math.sqrt(sum(value * value for value in vector))
+    return tuple(value / length for value in vector) if length else tuple(vector)
 
 
 def _span_ms(start_s: float | None, end_s: float | None) -> float | None:

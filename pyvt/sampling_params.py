@@ -15,6 +15,10 @@ from pyvt.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
 MIN_TEMPERATURE = 1e-5
+# Further out logits are no finite numbers any more.
+MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
+POOLINGS = ("last", "mean")
+_ID_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "forced_token_ids")
 
 
 def _help(text: str) -> dict[str, str]:
@@ -86,9 +90,55 @@ class StructuredOutputsParams:
         if self.structural_tag is not None:
             _check_tags(self.structural_tag)
 
+    @classmethod
+    def of_request(cls, response_format: Any, given: Any) -> "StructuredOutputsParams | None":
+        """Return what a body asks of its text, None for free text.
+
+        Args:
+            response_format: OpenAI's ``response_format``, None where it is absent.
+            given: ``structured_outputs``, an object with the fields of this class, or None.
+
+        Raises:
+            RequestError: one of them is none, or both are given.
+        """
+        form = _response_format(response_format)
+        if given is None:
+            return form
+        if form is not None:
+            raise _bad_format("it or structured_outputs, not both")
+        if not isinstance(given, Mapping):
+            raise _bad_structure("an object", given)
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                raise _bad_structure(f"{', '.join(cls.__dataclass_fields__)}", name)
+        return cls(**{name: value for name, value in given.items() if value is not None})
+
     def without_request_settings(self) -> "StructuredOutputsParams":
         """Return what the grammar depends on."""
         return replace(self, close_within_budget=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningBudget:
+    """How long a model may reason before it answers.
+
+    Attributes:
+        max_tokens: most tokens of the reasoning, from 0.
+        opening, closing: what surrounds it in the model's text.
+        closing_text: what the model must write when the budget is used up; has ``closing`` in it.
+        is_open: whether the prompt has opened it.
+    """
+
+    max_tokens: int
+    opening: str = "<think>"
+    closing: str = "</think>"
+    closing_text: str = "\n</think>\n\n"
+    is_open: bool = False
+
+    def __post_init__(self) -> None:
+        _integer("reasoning_budget", self.max_tokens, 0, None)
+        if not self.closing or self.closing not in self.closing_text:
+            raise _error("reasoning_budget", f"a text with {self.closing!r}", self.closing_text)
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -102,6 +152,32 @@ def _bad_structure(expected: str, got: Any, name: str = "") -> RequestError:
     error = _error("structured_outputs" + (f".{name}" if name else ""), expected, got)
     error.param = "structured_outputs"
     return error
+
+
+def _response_format(form: Any) -> StructuredOutputsParams | None:
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object", "schema": dict() as schema}:
+            return StructuredOutputsParams(json=schema, strict=False)
+        case {"type": "json_object"}:
+            return StructuredOutputsParams(json_object=True)
+        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema} as spec}:
+            return StructuredOutputsParams(json=schema, strict=spec.get("strict") is True)
+        case {"type": "json_schema"}:
+            raise _bad_format("json_schema with a schema")
+        case {"type": "structural_tag"}:
+            tag = {name: value for name, value in form.items() if name != "type"}
+            return StructuredOutputsParams(structural_tag=tag)
+    raise _bad_format("the type text, json_object, json_schema or structural_tag")
+
+
+def _bad_format(expected: str) -> RequestError:
+    return RequestError(
+        f"[request] response_format: expected {expected}",
+        param="response_format",
+        code="unsupported_value",
+    )
 
 
 def _choices(value: Any) -> tuple[str, ...]:
@@ -166,7 +242,8 @@ class SamplingParams:
         metadata=_help("least probability as a share of the most likely token's, 0 to 1"),
     )
     repetition_penalty: float = field(
-        default=1.0, metadata=_help("divides logits of tokens that occurred, above 0; 1 is off")
+        default=1.0,
+        metadata=_help("divides logits of tokens that occurred, 0.01 to 100; 1 is off"),
     )
     presence_penalty: float = field(
         default=0.0, metadata=_help("taken from logits of tokens already generated, -2 to 2")
@@ -211,11 +288,24 @@ class SamplingParams:
         default=None,
         metadata=_help("the same for the tokens of the prompt, which is then computed whole"),
     )
+    prompt_pooling: str | None = field(
+        default=None,
+        metadata=_help(
+            "a vector of the prompt from its hidden states: last (of its last token) or mean; the "
+            "prompt is then computed whole"
+        ),
+    )
     skip_special_tokens: bool = field(
         default=True, metadata=_help("leave special tokens out of the text")
     )
     structured_outputs: StructuredOutputsParams | None = field(
         default=None, metadata=_help("what the text must be: a schema, a grammar, one of a list")
+    )
+    reasoning_budget: ReasoningBudget | None = field(
+        default=None, metadata=_help("how many tokens the model may reason before it answers")
+    )
+    forced_token_ids: Sequence[int] = field(
+        default=(), metadata=_help("tokens that come first, whatever the model says; for tests")
     )
     n: int = field(
         default=1, metadata=_help("answers per prompt, 1 to 128, each with its own seed")
@@ -232,7 +322,9 @@ class SamplingParams:
                 raise _error(name, "true or false", getattr(self, name))
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise _error("structured_outputs", "StructuredOutputsParams", self.structured_outputs)
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        if not isinstance(self.reasoning_budget, ReasoningBudget | None):
+            raise _error("reasoning_budget", "ReasoningBudget", self.reasoning_budget)
+        for name in _ID_LISTS:
             object.__setattr__(self, name, _token_ids(name, getattr(self, name)))
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise _error("allowed_token_ids", "at least one id or none", ())
@@ -250,6 +342,8 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 0, MAX_LOGPROBS)
+        if self.prompt_pooling not in (None, *POOLINGS):
+            raise _error("prompt_pooling", " or ".join(POOLINGS), self.prompt_pooling)
         _integer("n", self.n, 1, MAX_ANSWERS)
         if self.best_of is not None:
             _integer("best_of", self.best_of, 1, None)
@@ -264,7 +358,7 @@ class SamplingParams:
             )
         _number("top_p", self.top_p, 0.0, 1.0, is_above=True)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, None, is_above=True)
+        _number("repetition_penalty", self.repetition_penalty, MIN_REPETITION, MAX_REPETITION)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
 

@@ -357,8 +357,10 @@ def test_stream_interrupted_is_closed_and_its_neighbour_goes_on() -> None:
     llm, engine = llm_of()
     press = CtrlC(3)
     press.is_due.clear()
+    press.may_start.clear()
     engine.core.runner.before_step = press  # type: ignore[attr-defined]
     first, neighbour = llm.stream("abc", FIVE), llm.stream("xyz", FIVE)
+    press.may_start.set()  # the second step has both
 
     got = [token_ids(next(neighbour))]
     press.at_read_of(first)
@@ -405,6 +407,8 @@ class CtrlC:
         self.is_due = threading.Event()
         self.is_due.set()
         self.is_caught = threading.Event()
+        self.may_start = threading.Event()
+        self.may_start.set()
 
     def at_read_of(self, stream: TextStream) -> None:
         """Press when the stream is read: before that nobody would close it."""
@@ -417,6 +421,7 @@ class CtrlC:
         stream.channel = SimpleNamespace(get=get_when_due)  # type: ignore[assignment]
 
     def __call__(self, _: SchedulerOutput) -> None:
+        assert self.may_start.wait(60), "the first step was never let go"
         self.num_left -= 1
         if self.num_left == 0:
             assert self.is_due.wait(60), "Ctrl-C was never due"

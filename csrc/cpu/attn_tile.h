@@ -12,6 +12,12 @@ constexpr int kAttnKeyGroup = 4;
 constexpr int kAttnKeyVectors = 2;
 constexpr int kAttnValueVectors = 4;
 
+// Memory that is read later.
+struct AttnRun {
+  const char* data;
+  int num_lines;  // of the cache
+};
+
 struct AttnTile {
   int64_t head_dim;
   int num_rows;
@@ -32,10 +38,9 @@ struct AttnTile {
   const float* value_columns;
   int64_t value_width;
 
-  // What is read next, to prefetch on the way: num_ahead runs of ahead_lines cache lines.
-  const void* const* ahead;
+  // What is read some way ahead of the arithmetic, keys before values, and after this tile.
+  const AttnRun* ahead;
   int num_ahead;
-  int ahead_lines;
 
   float* scores;  // [num_rows, kAttnTile] scratch
   float* sums;    // [num_rows, row_stride] out: Σ exp(score − top) · value

@@ -155,6 +155,10 @@ def read_done(source: Path, target: Path) -> tuple[frozenset[str], int]:
     Raises ConfigError where the target holds something else, or the answers to other requests.
     """
     if not target.exists():
+        if not target.parent.is_dir():
+            raise ConfigError(
+                f"[batch] target: expected a file in a folder that exists, got {str(target)!r}"
+            )
         return frozenset(), 0
     if source.samefile(target):
         raise ConfigError(f"[batch] target: expected another file than the source, got {target}")

@@ -22,7 +22,7 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import PyvtError, RequestError, did_you_mean
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from pyvt.sampling_params import SamplingParams
+from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 
 STATUS_BAD, STATUS_NOT_FOUND, STATUS_FAILED = 400, 404, 500
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
@@ -31,8 +31,9 @@ _SAME_NAME = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "best_of"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
     *("stop_token_ids", "ignore_eos", "bad_words", "include_stop_str_in_output"),
-    *("skip_special_tokens", "allowed_token_ids"),
+    *("skip_special_tokens", "allowed_token_ids", "banned_token_ids"),
 )
+_FORM = ("response_format", "structured_outputs")
 _WITHOUT_EFFECT = ("model", "user", "metadata", "stream")
 _CHAT_FIELDS = (
     *("messages", "tools", "chat_template_kwargs", "add_generation_prompt"),
@@ -257,7 +258,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], LLMEngine, str, str], _Read]] =
 
 
 def _check_fields(body: Mapping[str, Any], own: Sequence[str]) -> None:
-    known = {*_SAME_NAME, *_WITHOUT_EFFECT, *own}
+    known = {*_SAME_NAME, *_FORM, *_WITHOUT_EFFECT, *own}
     for name in body:
         if name not in known:
             raise RequestError(
@@ -273,6 +274,9 @@ def _params(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams
     chosen = {name: body[name] for name in _SAME_NAME if name in body}
     if "logit_bias" in body:
         chosen["logit_bias"] = _logit_bias(body["logit_bias"])
+    form = StructuredOutputsParams.of_request(*(body.get(name) for name in _FORM))
+    if form is not None:
+        chosen["structured_outputs"] = form
     return replace(defaults, **chosen)
 
 

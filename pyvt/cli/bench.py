@@ -8,6 +8,7 @@ import click
 
 import pyvt
 from pyvt import backends
+from pyvt.cli.bench_http import bench_serve
 from pyvt.cli.bench_output import command_line, json_option, out_option, tell, testing_module
 from pyvt.cli.bench_serving import latency, throughput
 from pyvt.cli.model_path import model_path
@@ -226,3 +227,4 @@ def _checkout() -> Path:
 
 bench.add_command(latency)
 bench.add_command(throughput)
+bench.add_command(bench_serve)

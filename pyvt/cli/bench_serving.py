@@ -18,7 +18,9 @@ from pyvt.sampling_params import SamplingParams
 HEADER = ("figure", "value", "unit", "samples")
 
 
-def load_options(*, num_prompts: int, input_len: int, output_len: int) -> Callable[..., Any]:
+def load_options(
+    *, num_prompts: int, input_len: int, output_len: int, has_model: bool = True
+) -> Callable[..., Any]:
     """Return a decorator that gives a command the options of a load, with its defaults."""
     count = click.IntRange(1)
     options = (
@@ -47,9 +49,36 @@ def load_options(*, num_prompts: int, input_len: int, output_len: int) -> Callab
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)
-        return model_options(command)
+        return model_options(command) if has_model else command
 
     return decorate
+
+
+def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that ``one_loop`` takes."""
+    for option in (
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1),
+            help="a closed loop instead, with that many requests under way",
+        ),
+        click.option(
+            "--arrival",
+            type=click.Choice(("poisson", "fixed")),
+            default="poisson",
+            show_default=True,
+            help="gaps between requests: random, or all the same",
+        ),
+        click.option(
+            "--request-rate",
+            type=float,
+            default=float("inf"),
+            show_default=True,
+            help="requests a second; inf sends all at once",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command(context_settings={"max_content_width": 100})
@@ -67,51 +96,45 @@ def latency(concurrency: int, **options: Any) -> int:
     Prints mean, median and p99 of TTFT, TPOT, ITL and E2EL, and the throughput.
     """
 
-    async def run(load: Any, llm: AsyncLLM, work: Any, advance: Any) -> Any:
-        return await load.closed_loop(llm, *work, concurrency, advance)
+    async def run(load: Any, ask: Any, prompts: Any, advance: Any) -> Any:
+        return await load.closed_loop(ask, prompts, concurrency, advance)
 
     return _measure("latency", concurrency, run, options)
 
 
 @click.command(context_settings={"max_content_width": 100})
 @load_options(num_prompts=64, input_len=128, output_len=64)
-@click.option(
-    "--request-rate",
-    type=float,
-    default=float("inf"),
-    show_default=True,
-    help="requests a second; inf sends all at once",
-)
-@click.option(
-    "--arrival",
-    type=click.Choice(("poisson", "fixed")),
-    default="poisson",
-    show_default=True,
-    help="gaps between requests: random, or all the same",
-)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1),
-    help="a closed loop instead, with that many requests under way",
-)
+@rate_options
 def throughput(request_rate: float, arrival: str, concurrency: int | None, **options: Any) -> int:
     """Measure how much comes through, in an open loop at a rate, or in a closed one.
 
     Prints the throughput of requests and tokens, and mean, median and p99 of TTFT, TPOT, ITL and
     E2EL. In an open loop a request that waits for the engine counts its waiting.
     """
+    run = one_loop(request_rate, arrival, concurrency, options["seed"])
+    return _measure("throughput", concurrency or options["num_prompts"], run, options)
+
+
+def one_loop(
+    request_rate: float, arrival: str, concurrency: int | None, seed: int
+) -> Callable[..., Any]:
+    """Return what runs a load as the options say: closed with a concurrency, else open at a rate.
+
+    Raises:
+        ConfigError: the rate is none, or there is a concurrency beside it.
+    """
     if not request_rate > 0:
         raise ConfigError(f"[bench] request_rate: expected more than 0, got {request_rate}")
     if concurrency is not None and request_rate != float("inf"):
         raise ConfigError("[bench] request_rate: expected none with --concurrency; choose one loop")
 
-    async def run(load: Any, llm: AsyncLLM, work: Any, advance: Any) -> Any:
+    async def run(load: Any, ask: Any, prompts: Any, advance: Any) -> Any:
         if concurrency is not None:
-            return await load.closed_loop(llm, *work, concurrency, advance)
-        offsets = load.arrival_offsets(arrival, len(work[0]), request_rate, options["seed"])
-        return await load.open_loop(llm, *work, offsets, advance)
+            return await load.closed_loop(ask, prompts, concurrency, advance)
+        offsets = load.arrival_offsets(arrival, len(prompts), request_rate, seed)
+        return await load.open_loop(ask, prompts, offsets, advance)
 
-    return _measure("throughput", concurrency or options["num_prompts"], run, options)
+    return run
 
 
 def _measure(name: str, concurrency: int, run: Callable[..., Any], options: dict[str, Any]) -> int:
@@ -133,9 +156,10 @@ def _measure(name: str, concurrency: int, run: Callable[..., Any], options: dict
     async def whole() -> Any:
         llm = AsyncLLM.from_engine(engine)
         try:
-            await load.closed_loop(llm, prompts[:1], params, 1, lambda _: None)
+            ask = load.engine_asker(llm, params)
+            await load.closed_loop(ask, prompts[:1], 1, lambda _: None)
             with counting("requests", options["num_prompts"]) as advance:
-                return await run(load, llm, (prompts[1:], params), advance)
+                return await run(load, ask, prompts[1:], advance)
         finally:
             await llm.shutdown()
 

@@ -2,15 +2,18 @@
 
 import atexit
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
 from pyvt.cli.args import given
+from pyvt.cli.chat_remote import open_remote
 from pyvt.cli.session import (
     SAMPLING_FIELDS,
+    Answer,
     Message,
     Session,
     model_options,
@@ -39,27 +42,40 @@ A line that ends with \\ goes on; lines between \"\"\" and \"\"\" are one messag
 
 @click.command(context_settings={"max_content_width": 100})
 @click.option("-s", "--system", help="system message")
+@click.option("--url", help="talk with a server of OpenAI's API instead, such as pyvt serve")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="the server's key; or OPENAI_API_KEY")
 @model_options
 @sampling_options(DEFAULTS)
-def chat(system: str | None, **options: Any) -> None:
+@click.pass_context
+def chat(
+    context: click.Context,
+    /,
+    system: str | None,
+    url: str | None,
+    api_key: str | None,
+    **options: Any,
+) -> None:
     """Talk with a model. Sampling is what the model's own config asks for, unless an option says.
+
+    With --url the model is the server's, of the name --model where it is given.
 
     Ctrl-C stops the answer, not the program; /help lists what a line may be. Lines that are piped
     in are taken one by one.
     """
-    session = open_session(options)
-    if not session.has_chat_template:
-        raise RequestError(
-            f"[chat] {session.name}: expected a model with a chat template, got none; "
-            "complete text with pyvt generate --raw"
-        )
-    conversation = Conversation(session, given(options, SAMPLING_FIELDS), system)
+    settings = given(options, SAMPLING_FIELDS)
+    partner: Partner
+    if url is None:
+        partner = Local(open_session(options), settings)
+    else:
+        is_named = context.get_parameter_source("model") is not ParameterSource.DEFAULT
+        partner = open_remote(url, api_key or "", options["model"] if is_named else None, settings)
+    conversation = Conversation(partner, system)
     if sys.stdin is None:
         raise RequestError("[chat] stdin: expected it to be open, got a closed one")
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         _keep_history()
-        say(f"{session.name}; /help for help, Ctrl-D to leave")
+        say(f"{partner.name}; /help for help, Ctrl-D to leave")
     for entry in entries(is_terminal):
         if not entry.strip():
             continue
@@ -70,15 +86,45 @@ def chat(system: str | None, **options: Any) -> None:
             conversation.answer(entry)
 
 
-class Conversation:
-    """The messages so far and how the next answer is made."""
+class Partner(Protocol):
+    """Who answers: a model in this process or a server."""
 
-    def __init__(self, session: Session, settings: dict[str, Any], system: str | None) -> None:
+    @property
+    def name(self) -> str:
+        """What the user knows it by."""
+        ...
+
+    def stream(self, messages: list[Message], write: Callable[[str], None]) -> Answer:
+        """Stream an answer into ``write``; Ctrl-C ends it with the finish reason ``abort``."""
+        ...
+
+
+class Local:
+    """A model in this process."""
+
+    def __init__(self, session: Session, settings: dict[str, Any]) -> None:
+        if not session.has_chat_template:
+            raise RequestError(
+                f"[chat] {session.name}: expected a model with a chat template, got none; "
+                "complete text with pyvt generate --raw"
+            )
         self.session = session
+        self.name = session.name
         own = session.llm.engine.default_params
         if own == SamplingParams():
             own = replace(own, temperature=TEMPERATURE)
         self.params = replace(own, **settings)
+
+    def stream(self, messages: list[Message], write: Callable[[str], None]) -> Answer:
+        """Stream an answer into ``write``."""
+        return self.session.stream(messages, self.params, MAX_TOKENS, write)
+
+
+class Conversation:
+    """The messages so far; ``partner`` answers."""
+
+    def __init__(self, partner: Partner, system: str | None) -> None:
+        self.partner = partner
         self.system = system
         self.messages: list[Message] = []
 
@@ -88,7 +134,7 @@ class Conversation:
         message = {"role": "user", "content": text}
         messages = [*start, *self.messages, message]
         try:
-            answer = self.session.stream(messages, self.params, MAX_TOKENS, write_text)
+            answer = self.partner.stream(messages, write_text)
         except EngineDeadError:
             raise
         except PyvtError as error:

@@ -145,6 +145,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except PyvtError as error:
         code = EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
         return _end(code, as_options(str(error), flags), error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            return _end(EXIT_FAILED, f"{type(error).__name__}: {error}", error)
+        return _end(EXIT_FAILED, f"[file] {str(error.filename)!r}: {error.strerror.lower()}", error)
     except MemoryError as error:
         return _end(EXIT_FAILED, f"out of memory: {error or 'no more could be had'}", error)
     except Exception as error:

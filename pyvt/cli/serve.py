@@ -1,5 +1,6 @@
 """``pyvt serve``: a model behind OpenAI's API."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,25 @@ from pyvt.config import SchedulerConfig, engine_config
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.engine.build import build_engine
+from pyvt.engine.memory_plan import Plan
 from pyvt.server.run import listen, serve
 from pyvt.server.state import ServerState
 
 SERVER_FIELDS = tuple(field.name for field in fields(ServerConfig))
+# Names of vLLM, where the field has a unit in its own.
+SERVER_FLAGS = {
+    "shutdown_timeout_s": "--shutdown-timeout",
+    "keep_alive_s": "--keep-alive",
+    "keep_alive_interval_s": "--sse-keep-alive-interval",
+    "stall_timeout_s": "--stall-timeout",
+    "request_timeout_s": "--request-timeout",
+}
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
 @click.argument("model", default=hub.DEFAULT_MODEL)
-@field_options(ServerConfig, SERVER_FIELDS)
+@field_options(ServerConfig, SERVER_FIELDS, flags=SERVER_FLAGS)
 @field_options(SchedulerConfig, SCHEDULER_FIELDS)
 @engine_options
 def serve_command(model: str, **options: Any) -> None:
@@ -47,26 +57,44 @@ def serve_command(model: str, **options: Any) -> None:
         return AsyncLLM.from_engine(engine, max_requests=config.max_queued_requests)
 
     say(f"loading    {model}")
-    serve(state, sock, load, lambda url: _tell(state, model, url), _tell_drain)
+    serve(state, sock, load, lambda url: _tell(state, model, url, settings), _tell_drain)
+
+
+def _why(plan: Plan, settings: Mapping[str, Any]) -> str:
+    """Return why the context is as long as it is."""
+    if "max_model_len" in settings:
+        return "as asked for"
+    if plan.config.max_model_len == plan.model_config.max_position_embeddings:
+        return "the model's own"
+    own = plan.model_config.max_position_embeddings
+    return f"as many as the memory holds of the model's {own}"
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.0f} MiB"
 
 
 def _tell_drain(num_unfinished: int) -> None:
     say(f"stopping   {num_unfinished} requests are being finished; Ctrl-C again ends at once")
 
 
-def _tell(state: ServerState, model: str, url: str) -> None:
+def _tell(state: ServerState, model: str, url: str, settings: Mapping[str, Any]) -> None:
     """Print what is served, how, and where."""
     assert state.llm is not None, "it is told of a loaded model"
     engine = state.llm.engine
-    config = engine.config
+    assert engine.plan is not None, "the model came of files"
+    plan, config = engine.plan, engine.config
     cache, device = config.cache, config.device
     speech = state.speech(engine.input_processor)
     tools = "none" if speech.dialect is None else speech.dialect.name
     reasoning = "none" if speech.tags is None else f"{speech.tags.opening} …"
     say(f"model      {model} as {state.names[0]!r}, {device.backend} {device.dtype}")
+    say(f"context    {config.max_model_len} tokens, {_why(plan, settings)}")
+    kv_bytes = plan.kv_bytes + plan.state_bytes
     say(
-        f"context    {config.max_model_len} tokens; {cache.num_blocks} KV blocks of "
-        f"{cache.block_size} tokens, {config.scheduler.max_num_seqs} requests at once"
+        f"memory     weights {_mib(plan.weight_bytes)}, KV {_mib(kv_bytes)} "
+        f"({cache.num_blocks} blocks of {cache.block_size} tokens, {plan.kv_dtype}), steps "
+        f"{_mib(plan.activation_bytes)}, left {_mib(plan.left_bytes)} of {_mib(plan.free_bytes)}"
     )
     say(f"detected   tool calls: {tools}; reasoning: {reasoning}")
     say(f"url        {url}")

@@ -58,6 +58,13 @@ class ServerConfig:
     shutdown_timeout_s: float = field(
         default=30.0, metadata=_help("seconds that running requests get when the server is stopped")
     )
+    keep_alive_s: float | None = field(
+        default=None,
+        metadata=_help(
+            "seconds without a request after which the model is unloaded; the next request loads "
+            "it again  [default: never]"
+        ),
+    )
     tool_call_parser: str = field(
         default="auto",
         metadata=_help(
@@ -81,7 +88,9 @@ class ServerConfig:
         _whole("port", self.port, 0, 65535)
         for name in ("max_body_bytes", "max_json_depth", "max_queued_requests"):
             _whole(name, getattr(self, name), 1, 2**40)
-        for name in ("request_timeout_s", "keep_alive_interval_s", "stall_timeout_s"):
+        for name in (
+            *("request_timeout_s", "keep_alive_interval_s", "stall_timeout_s", "keep_alive_s"),
+        ):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 10**9:
                 raise _error(name, "seconds above 0", value)

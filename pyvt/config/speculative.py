@@ -47,6 +47,11 @@ class SpeculativeConfig:
             expected = f"at most prompt_lookup_max={self.prompt_lookup_max}"
             raise self._error("prompt_lookup_min", expected, self.prompt_lookup_min)
 
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Tokens behind a sampled one whose KV a model's head writes while it drafts."""
+        return self.num_speculative_tokens - 1 if self.method == MTP_METHOD else 0
+
     @staticmethod
     def _error(name: str, expected: str, got: object) -> ConfigError:
         return ConfigError(

@@ -94,6 +94,7 @@ def build_engine(
             expand="always" if planned.is_expanded else "never",
             act=config.device.act,
             backend=config.device.backend,
+            has_experts_in_file=planned.file_bytes > 0,
             max_positions=int(config.max_model_len),
             progress=progress,
         )
@@ -124,6 +125,7 @@ def build_engine(
         default_params=default_params(planned.model_config.sampling_defaults),
         model_load_ms=(time.perf_counter() - start_s) * 1000,
     )
+    engine.plan = planned
     device = config.device
     told = (files.path, device.backend, device.dtype, engine.model_load_ms)
     log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
@@ -177,6 +179,7 @@ def make_scheduler(
         hasher=hasher,
         watermark=config.cache.watermark,
         connector=connector,
+        num_lookahead_tokens=config.speculative.num_lookahead_tokens,
     )
 
 
@@ -298,4 +301,5 @@ def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> I
         vocab_size=vocab_size,
         max_model_len=int(config.max_model_len),
         eos_token_ids=frozenset(token_id for token_id in ids if token_id < vocab_size),
+        num_logits=shape.vocab_size,
     )

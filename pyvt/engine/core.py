@@ -135,8 +135,8 @@ class EngineCore:
             return expired
         scheduled = self.scheduler.schedule(start)
         if not scheduled.num_scheduled_tokens:
-            # The worker is asked again for transfers soon, or at once when one has ended.
-            assert self.scheduler.has_transfers, "requests wait but none can run"
+            # The connector is asked again soon, or at once when it has news.
+            assert self.scheduler.transfers is not None, "requests wait but none can run"
             self._woken.wait(_TRANSFER_POLL_S)
             self._woken.clear()
         scheduled_at = self.clock()

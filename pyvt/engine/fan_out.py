@@ -3,7 +3,7 @@
 The core, the scheduler and the worker know requests of one answer only. Answer ``i`` draws with
 the seed ``seed + i`` modulo 2⁶⁴, so the first equals the answer of the same request with ``n = 1``.
 The others start when the first has computed the prompt, and share its KV.
-Log probabilities of the prompt are computed for the first only.
+Log probabilities and the vector of the prompt are computed for the first only.
 """
 
 from dataclasses import replace
@@ -30,6 +30,7 @@ def fan_out(request: EngineCoreRequest) -> tuple[EngineCoreRequest, ...]:
                 best_of=None,
                 seed=(params.seed + index) % _SEED_MODULUS,
                 prompt_logprobs=None if index else params.prompt_logprobs,
+                prompt_pooling=None if index else params.prompt_pooling,
             ),
             fork_of=first_id if index > 0 else None,
             parent_id=request.request_id,

@@ -27,7 +27,10 @@ MAX_SALT_CHARS = 256
 
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
-_ID_FIELDS = ("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias")
+_ID_FIELDS = (
+    *("stop_token_ids", "allowed_token_ids", "banned_token_ids", "logit_bias"),
+    "forced_token_ids",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +41,13 @@ class InputLimits:
         vocab_size: ids lie below it; rows of the logits that no token uses are not counted.
         max_model_len: most tokens of prompt and answer together.
         eos_token_ids: ids that end a text: the model's, its generation config's, the tokenizer's.
+        num_logits: V, rows that no token uses included; 0 where there are none.
     """
 
     vocab_size: int
     max_model_len: int
     eos_token_ids: frozenset[int]
+    num_logits: int = 0
 
 
 class InputProcessor:
@@ -78,7 +83,7 @@ class InputProcessor:
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedPrompt:
-        """Return the model's own text of a conversation.
+        """Return the model's own text of a conversation; a content may be a list of text parts.
 
         Raises:
             RequestError: the messages have a wrong form, the template refuses them, or the model
@@ -101,7 +106,10 @@ class InputProcessor:
             if name in RENDER_ARGUMENTS:
                 raise _refused("chat_template_kwargs", "names that pyvt does not set itself", name)
         return template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+            _with_text(messages),
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            **variables,
         )
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
@@ -177,11 +185,24 @@ class InputProcessor:
         )
 
     def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
-        if not params.bad_words and params.structured_outputs is None:
+        asked = (params.structured_outputs, params.reasoning_budget, params.bad_words)
+        if not any(asked) and not params.forced_token_ids:
             return NO_CONSTRAINTS
+        grammar = self._grammar(params, max_tokens)
+        size = self.limits.num_logits or self.limits.vocab_size
+        # What loads llguidance is loaded by requests that need it.
+        if params.reasoning_budget is not None:
+            from pyvt.structured.reasoning_budget import BudgetGrammar
+
+            grammar = BudgetGrammar(params.reasoning_budget, self.tokenizer, size, grammar)
+        if params.forced_token_ids:
+            from pyvt.structured.forced_tokens import ForcedTokens
+
+            if grammar is not None:
+                raise _refused("forced_token_ids", "none beside a grammar", params.forced_token_ids)
+            grammar = ForcedTokens(tuple(params.forced_token_ids), size)
         return Constraints(
-            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))),
-            grammar=self._grammar(params, max_tokens),
+            bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))), grammar=grammar
         )
 
     def _grammar(self, params: SamplingParams, max_tokens: int) -> Grammar | None:
@@ -270,9 +291,33 @@ def _check_messages(messages: Any) -> None:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise _refused(f"messages[{index}].role", "a string", role)
-        content = message.get("content")
-        if isinstance(content, str):
-            check_unicode(content, f"messages[{index}].content")
+        _check_content(message.get("content"), f"messages[{index}].content")
+
+
+def _check_content(content: Any, param: str) -> None:
+    """Check a text, a list of parts of text, or nothing, as beside tool calls."""
+    if content is None:
+        return
+    if isinstance(content, str):
+        check_unicode(content, param)
+        return
+    if not isinstance(content, Sequence) or isinstance(content, _BYTES):
+        raise _refused(param, "a text or a list of parts of text", content)
+    for index, part in enumerate(content):
+        is_text = isinstance(part, Mapping) and part.get("type") == "text"
+        if not is_text or not isinstance(part.get("text"), str):
+            raise _refused(f"{param}[{index}]", "a part of type 'text' with its text", part)
+        check_unicode(part["text"], f"{param}[{index}].text")
+
+
+def _with_text(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return messages whose contents are texts: parts become lines, as most templates want."""
+    return [
+        {**message, "content": "\n".join(part["text"] for part in message["content"])}
+        if isinstance(message.get("content"), Sequence) and not isinstance(message["content"], str)
+        else message
+        for message in messages
+    ]
 
 
 def _refused(param: str, expected: str, got: Any) -> RequestError:

@@ -6,6 +6,7 @@ from pyvt.config import EngineConfig
 from pyvt.engine.core import EngineCore
 from pyvt.engine.fan_out import fan_out
 from pyvt.engine.input_processor import InputProcessor, Prompt
+from pyvt.engine.memory_plan import Plan
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import RequestError
 from pyvt.messages import EngineCoreRequest
@@ -22,6 +23,7 @@ class LLMEngine:
         config: the settings, without auto.
         model_load_ms: how long it took to build the engine.
         default_params: what a request without sampling parameters gets: the model's own.
+        plan: what the model was expected to take of the memory; None for an engine without files.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class LLMEngine:
         self.config = config
         self.default_params = default_params or SamplingParams()
         self.model_load_ms = model_load_ms
+        self.plan: Plan | None = None
         self.core = core
         self.input_processor = input_processor
         self.output_processor = output_processor

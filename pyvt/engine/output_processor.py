@@ -96,6 +96,7 @@ class _Group:
     open_ids: dict[str, None]
     done: dict[int, CompletionOutput] = field(default_factory=dict)
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    embedding: tuple[float, ...] | None = None
     error: str | None = None
 
 
@@ -286,6 +287,8 @@ class OutputProcessor:
             metrics.num_cached_tokens = core_output.num_cached_tokens
         if core_output.prompt_logprobs is not None:
             state.group.prompt_logprobs = core_output.prompt_logprobs
+        if core_output.pooled is not None:
+            state.group.embedding = core_output.pooled
         metrics.num_generated_tokens += num_tokens
         reason, stop_reason = core_output.finish_reason, core_output.stop_reason
         if state.is_plain and num_tokens == 1 and reason is None and not state.token_ids:
@@ -370,12 +373,14 @@ class OutputProcessor:
     def _output(self, group: _Group, completions: list[CompletionOutput]) -> RequestOutput:
         request = group.request
         grammar = request.constraints.grammar
+        embedding, group.embedding = group.embedding, None
         return RequestOutput(
             request_id=request.request_id,
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
             outputs=completions,
             prompt_logprobs=self._prompt_positions(group) if group.prompt_logprobs else None,
+            embedding=embedding,
             finished=not group.open_ids,
             metrics=group.metrics,
             error=group.error,

@@ -3,8 +3,11 @@
 A connector has two halves. The scheduler half is asked on the engine's thread and does no I/O; it
 speaks of requests, block ids and names. The worker half moves bytes; it gets them through
 ``BlockAccess`` in one canonical layout, ``[layer][k|v][token][head][dim]``, little endian, and
-never guesses another. The halves meet in the metadata that ``build_connector_meta`` makes for a
-step and in ``TransferResults``, so they may live in different processes.
+never guesses another. A recurrent state is a block of its group too: in block tables it stands at
+the index of the block that ends at its token, and the null block 0 stands everywhere else; its
+layout is ``[layer][convolution|delta rule]``. The halves meet in the metadata that
+``build_connector_meta`` makes for a step and in ``TransferResults``, so they may live in different
+processes.
 
 The order of a step:
 
@@ -14,8 +17,9 @@ The order of a step:
    ``save_kv_layer`` after each layer; ``wait_for_save``, ``get_transfer_results``.
 3. ``update_connector_output``; ``request_finished_all_groups`` for each request that ended.
 
-A failure is a result and never an exception: the engine goes back to what it has and computes the
-rest again. The names are those of vLLM's ``KVConnectorBase_V1``.
+A failure of a load is a result and never an exception: the engine goes back to what it has and
+computes the rest again. A lookup or the order of a store may raise ``KVTierError``, which counts as
+a miss. The names are those of vLLM's ``KVConnectorBase_V1``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,7 +85,11 @@ class KVConnector(Protocol):
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
     ) -> None:
-        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded."""
+        """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded.
+
+        Called for those that no lookup was made for too: all of their logits are wanted.
+        The table of a state group has one slot, for the state behind the last of these tokens.
+        """
         ...
 
     def build_connector_meta(self, scheduled: SchedulerOutput) -> Any:
@@ -89,7 +97,11 @@ class KVConnector(Protocol):
         ...
 
     def request_finished_all_groups(self, request: ConnectorRequest, blocks: BlockIds) -> bool:
-        """Note the end of a request; True keeps its blocks held until it is reported as sent."""
+        """Note the end of a request; True keeps its blocks held until it is reported as sent.
+
+        ``blocks`` are those that are full and computed, whatever ended the request, and the states
+        behind them that are kept.
+        """
         ...
 
     def update_connector_output(self, results: TransferResults) -> None:

@@ -1,8 +1,8 @@
 """MemoryConnector: a store in the memory of the process, for tests and as an example.
 
-Whole blocks of groups that keep KV of tokens are stored under (name, group) when their request has
-ended; a load copies them back. ``failing`` makes loads of names fail, ``is_async`` lets requests
-wait for their loads.
+Whole blocks, and the states behind them that were kept, are stored under (name, group) when their
+request has ended; a load copies them back. ``failing`` makes loads of names fail, ``is_async`` lets
+requests wait for their loads.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +72,8 @@ class MemoryConnector:
     ) -> tuple[int | None, bool]:
         """Return the longest start behind the computed one that every group has stored.
 
-        A group with a window needs the blocks that the first query after the start sees.
+        A group with a window needs the blocks that the first query after the start sees, a group of
+        states the one at its very end.
         """
         if self.is_busy():
             return None, False
@@ -87,6 +88,8 @@ class MemoryConnector:
             begin = first
             if group.kind == "sliding":
                 begin = max(first, last - cdiv(group.window - 1, self._block_size))
+            elif group.kind == "state":
+                begin = last - 1
             if any((block_hash, g) not in self.store for block_hash in hashes[begin:last]):
                 return False
         return True
@@ -94,13 +97,13 @@ class MemoryConnector:
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
     ) -> None:
-        """Order the loads of a request that starts."""
-        first = self._first_block.pop(request.request_id)
+        """Order the loads of a request that starts; nothing where it was not asked about."""
+        first = self._first_block.pop(request.request_id, 0)
         for index in range(first, first + num_external // self._block_size):
-            for group in range(len(self._groups)):
-                if blocks[group][index]:
+            for group, table in enumerate(blocks):
+                if index < len(table) and table[index]:
                     key = (request.block_hashes[index], group)
-                    self._next.loads.append(Move(request.request_id, key, blocks[group][index]))
+                    self._next.loads.append(Move(request.request_id, key, table[index]))
 
     def build_connector_meta(self, scheduled: SchedulerOutput) -> Meta | None:
         """Return the loads and stores that have been ordered."""

@@ -1,5 +1,6 @@
 """Admission: whether a waiting request can start now, and its first blocks."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 from pyvt.mathutil import cdiv
@@ -53,6 +54,14 @@ class Admission:
         num_hit = self._hit(request)
         return self._has_room(request, num_hit, num_running)
 
+    def is_ready(self, request: Request, parent: Request | None) -> bool:
+        """Return whether a request waits for nothing but room."""
+        if parent is not None and _is_fork(request, parent):
+            return parent.num_computed_tokens >= request.num_prompt_tokens - 1
+        if self._transfers is None or not self._uses_hits(request):
+            return True
+        return self._transfers.match(request, self._hit(request))[0] is not None
+
     def start(self, request: Request, parent: Request | None, num_running: int) -> Verdict:
         """Give a waiting request its blocks where there is room.
 
@@ -66,7 +75,7 @@ class Admission:
         """
         if parent is not None and _is_fork(request, parent):
             num_shared = request.num_prompt_tokens - 1
-            if parent.num_computed_tokens < num_shared:
+            if not self.is_ready(request, parent):
                 return Verdict.LATER
             if parent.blocks is not None and self._manager.holds(parent.blocks, num_shared):
                 return self._fork(request, parent, num_running)
@@ -106,8 +115,20 @@ class Admission:
             stats.num_hit_tokens += num_hit
 
     def _uses_hits(self, request: Request) -> bool:
-        """Return whether KV that is there can stand for tokens: not where all logits are needed."""
-        return self._hasher is not None and request.core.sampling_params.prompt_logprobs is None
+        """Return whether KV that is there can stand for tokens: not where all of them are run."""
+        params = request.core.sampling_params
+        is_whole = params.prompt_logprobs is not None or params.prompt_pooling is not None
+        return self._hasher is not None and not is_whole
+
+    def num_findable_tokens(
+        self, token_ids: Sequence[int], tenant: str, cache_salt: str | None
+    ) -> int:
+        """Return the tokens at the start of a prompt whose KV is there; changes nothing."""
+        if self._hasher is None:
+            return 0
+        hashes: list[bytes] = []
+        self._hasher.extend(hashes, token_ids, tenant=tenant, cache_salt=cache_salt)
+        return self._manager.find_prefix(hashes, len(token_ids) - 1)
 
     def _hit(self, request: Request) -> int:
         """Return the tokens at the start of a request whose KV is there."""

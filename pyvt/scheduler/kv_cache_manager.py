@@ -179,7 +179,8 @@ class KVCacheManager:
     def cover(self, blocks: RequestBlocks, num_tokens: int) -> bool:
         """Give a request blocks for tokens that will be loaded; False where they are too few.
 
-        A sliding group gets those that the first query after them sees.
+        A sliding group gets those that the first query after them sees, a state group a slot for
+        the state behind them.
         """
         num_blocks = num_tokens // self.block_size
         for g, group in enumerate(self.groups):
@@ -187,7 +188,44 @@ class KVCacheManager:
                 first = max(0, num_blocks - cdiv(group.window - 1, self.block_size))
                 blocks.tables[g].extend([NULL_BLOCK] * (first - len(blocks.tables[g])))
                 self._drop_before(blocks, g, first)
-        return self._extend(blocks, num_tokens) is not None
+        if self._extend(blocks, num_tokens) is None:
+            return False
+        if self.states is not None and blocks.state is not None:
+            self.states.expect(blocks.state, num_tokens)
+        return True
+
+    def loading_tables(self, blocks: RequestBlocks) -> BlockIds:
+        """Return the tables of a request; that of a state group has the slot that a load fills.
+
+        It stands where the block that ends the loaded tokens stands in the others.
+        """
+        tables = [tuple(table) for table in blocks.tables]
+        if self._state_group is not None and blocks.state is not None and blocks.state.num_loaded:
+            num_before = blocks.state.num_loaded // self.block_size - 1
+            tables[self._state_group] = (*(NULL_BLOCK,) * num_before, blocks.state.source)
+        return tuple(tables)
+
+    def published_tables(self, blocks: RequestBlocks, hashes: Sequence[bytes]) -> BlockIds:
+        """Return the blocks of a request that are computed, full and named.
+
+        The table of a state group has the snapshots behind such blocks that are there.
+        """
+        num_blocks = blocks.num_published
+        tables = [tuple(table[:num_blocks]) for table in blocks.tables]
+        if self._state_group is not None and self.states is not None:
+            group, find = self._state_group, self.states.pool.find
+            tables[group] = tuple(find(group, name) or NULL_BLOCK for name in hashes[:num_blocks])
+        return tuple(tables)
+
+    def pin(self, tables: BlockIds) -> None:
+        """Hold the blocks and slots of tables for a transfer."""
+        for group, table in zip(self.groups, tables, strict=True):
+            self._pool_of(group).pin(table)
+
+    def unpin(self, tables: BlockIds) -> None:
+        """Undo one ``pin``."""
+        for group, table in zip(self.groups, tables, strict=True):
+            self._pool_of(group).unpin(table)
 
     def fork(self, parent: RequestBlocks, request_id: str, num_tokens: int) -> RequestBlocks:
         """Share the blocks of a request's first ``num_tokens`` tokens with another request.
@@ -333,9 +371,14 @@ class KVCacheManager:
         assert len(set(own)) == len(own), "two requests have one state"
         held = Counter(s for state in states if state for s in self.states.slots_of(state))
         for slot in range(1, pool.num_blocks + 1):
-            assert pool.ref_count(slot) == held[slot], (
-                f"slot {slot}: {pool.ref_count(slot)} references, {held[slot]} uses"
-            )
+            count = pool.ref_count(slot) - pool.pin_count(slot)
+            assert count == held[slot], f"slot {slot}: {count} references, {held[slot]} uses"
+
+    def _pool_of(self, group: CacheGroup) -> BlockPool:
+        if group.kind != "state":
+            return self.pool
+        assert self.states is not None, "a state group has slots"
+        return self.states.pool
 
     def _make_states(self, num_slots: int) -> StateManager | None:
         if self._state_group is None:

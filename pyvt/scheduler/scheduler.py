@@ -11,13 +11,14 @@ has. The first running request is never preempted for another and always fits, s
 ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyvt.config import SchedulerConfig
-from pyvt.errors import ConfigError, RequestError
+from pyvt.errors import RequestError
 from pyvt.kv_tier.connector import KVConnector
 from pyvt.messages import (
+    BlockIds,
     EngineCoreOutput,
     EngineCoreRequest,
     FinishReason,
@@ -82,6 +83,7 @@ class Scheduler:
         hasher: BlockHasher | None = None,
         watermark: float = 0.0,
         connector: KVConnector | None = None,
+        num_lookahead_tokens: int = 0,
     ) -> None:
         """Make a scheduler without requests.
 
@@ -91,20 +93,13 @@ class Scheduler:
             hasher: names blocks for the prefix cache; None turns the cache off.
             watermark: share of the blocks that stay free when a request starts beside others.
             connector: loads and stores KV beyond the pool; it needs ``hasher``.
-
-        Raises:
-            ConfigError: there is a connector and the model has recurrent states, which it does not
-                carry.
+            num_lookahead_tokens: tokens behind a sampled one whose KV the worker writes in the same
+                step, as a model's own head does that drafts; they get blocks where any are free.
         """
-        if connector is not None and kv_cache_manager.states is not None:
-            raise ConfigError(
-                "[scheduler] connector: expected none for a model with recurrent states, which do "
-                f"not travel with KV, got {type(connector).__name__}",
-                field="connector",
-            )
         self.config = config
         self.kv_cache_manager = kv_cache_manager
         self.hasher = hasher
+        self._num_ahead = num_lookahead_tokens
         self._is_by_priority = config.policy == "priority"
         self.transfers = None if connector is None else Transfers(connector, kv_cache_manager)
         self._admission = Admission(kv_cache_manager, hasher, watermark, self.transfers)
@@ -152,6 +147,15 @@ class Scheduler:
     def reset_prefix_cache(self) -> int:
         """Make all KV unfindable that is not in use; return how many blocks could be found."""
         return self.kv_cache_manager.reset_prefix_cache()
+
+    def num_findable_tokens(
+        self, token_ids: Sequence[int], *, tenant: str = "", cache_salt: str | None = None
+    ) -> int:
+        """Return how many tokens at the start of a prompt have their KV in the prefix cache now.
+
+        What a request with this prompt would find; changes nothing.
+        """
+        return self._admission.num_findable_tokens(token_ids, tenant, cache_salt)
 
     def check_admissible(self, core: EngineCoreRequest) -> None:
         """Check that a request can be served at all. Changes nothing.
@@ -369,7 +373,9 @@ class Scheduler:
         running = tuple(self._running)
         has_drafts = any([request.draft_token_ids for request in running])
         num_spare = step.budget - sum(r.is_decoding for r in running) if has_drafts else 0
-        grow, is_running = self.kv_cache_manager.grow, RequestStatus.RUNNING
+        is_running = RequestStatus.RUNNING
+        # The common case is one call less.
+        grow = None if self._num_ahead else self.kv_cache_manager.grow
         for request in running:
             if request.status is not is_running:
                 continue
@@ -383,7 +389,10 @@ class Scheduler:
                     continue
             computed = request.num_computed_tokens
             assert request.blocks is not None, "a request that runs holds blocks"
-            new_ids = grow(request.blocks, computed, computed + 1)
+            if grow is None:
+                new_ids = self._grow(request, 1)
+            else:
+                new_ids = grow(request.blocks, computed, computed + 1)
             if new_ids is None:
                 self._grant(step, request, 1)
             else:
@@ -393,11 +402,11 @@ class Scheduler:
     def _grant_drafts(self, step: StepPlan, request: Request, drafts: tuple[int, ...]) -> bool:
         """Grant a decoding request its token and drafts; return whether there were blocks."""
         assert request.blocks is not None, "a request that runs holds blocks"
-        computed, num_tokens = request.num_computed_tokens, 1 + len(drafts)
+        num_tokens = 1 + len(drafts)
         states, state = self.kv_cache_manager.states, request.blocks.state
         if states is not None and state is not None and not states.reserve(state, len(drafts)):
             return False
-        new_ids = self.kv_cache_manager.grow(request.blocks, computed, computed + num_tokens)
+        new_ids = self._grow(request, num_tokens)
         if new_ids is None:
             if states is not None and state is not None:
                 states.unreserve(state)
@@ -435,29 +444,53 @@ class Scheduler:
         It may be the last one itself; then it is preempted.
         """
         num_tokens = min(num_tokens, step.budget)
-        computed = request.num_computed_tokens
-        grow = self.kv_cache_manager.grow
-        assert request.blocks is not None, "a request that runs holds blocks"
-        new_ids = grow(request.blocks, computed, computed + num_tokens)
+        new_ids = self._grow(request, num_tokens)
         while new_ids is None:
             victim = self._running[-1]
             step.revoke(victim)
             self._preempt(victim)
             if victim is request:
                 return
-            new_ids = grow(request.blocks, computed, computed + num_tokens)
+            new_ids = self._grow(request, num_tokens)
         step.grant(request, num_tokens, new_ids)
 
+    def _grow(self, request: Request, num_tokens: int) -> BlockIds | None:
+        """Give a running request the blocks of its next tokens; None where they are too few.
+
+        Where a token is sampled behind them, those of the lookahead come too, as far as there are
+        any: the request will need them soon, and nobody is preempted for them.
+        """
+        assert request.blocks is not None, "a request that runs holds blocks"
+        grow, computed = self.kv_cache_manager.grow, request.num_computed_tokens
+        end = computed + num_tokens
+        if self._num_ahead and end >= request.num_tokens:
+            ahead = min(end + self._num_ahead, request.max_total_tokens)
+            new_ids = grow(request.blocks, computed, max(end, ahead))
+            if new_ids is not None:
+                return new_ids
+        return grow(request.blocks, computed, end)
+
     def _make_room(self) -> None:
-        """Preempt requests of a worse priority than the first waiting one, as far as it needs."""
-        if not self._waiting:
+        """Preempt requests of a worse priority than the first that waits for room alone."""
+        first = self._first_ready()
+        if first is None:
             return
-        first = self._waiting[0]
         while self._running and self._running[-1].order[0] > first.order[0]:
             has_row = self._num_started < self.config.max_num_seqs
             if has_row and self._admission.has_room(first, self._num_started):
                 return
             self._preempt(self._running[-1])
+
+    def _first_ready(self) -> Request | None:
+        """Return the first waiting request that goes before a running one and could start."""
+        if not self._running:
+            return None
+        for request in self._waiting:
+            if request.order[0] >= self._running[-1].order[0]:
+                return None
+            if self._admission.is_ready(request, self._requests.get(request.core.fork_of or "")):
+                return request
+        return None
 
     def _admit(self, step: StepPlan, *, before: Request | None = None) -> None:
         """Start waiting requests in order, while budget, rows and blocks last.
@@ -542,6 +575,7 @@ class Scheduler:
             None,
             request.scheduled_s or 0.0,
             request.num_cached_tokens,
+            answer.pooled.get(request_id) if answer.pooled else None,
         )
 
     def _publish(self, request: Request) -> None:

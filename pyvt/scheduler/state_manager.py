@@ -32,6 +32,7 @@ class RequestState:
         branch: where its prompt leaves the ones before it, 0 for nowhere.
         last_kept: tokens up to the snapshot before, 0 without one.
         tail: name of the snapshot of generated text, which the next one replaces.
+        num_loaded: tokens of the state that a KV connector puts into ``source``, 0 for none.
         written: tokens and slot of each state that the step in flight writes, ``own`` left out.
         spares: slots for the drafts of the step that is being made.
     """
@@ -41,6 +42,7 @@ class RequestState:
     branch: int = 0
     last_kept: int = 0
     tail: bytes | None = None
+    num_loaded: int = 0
     written: list[tuple[int, int]] = field(default_factory=list)
     spares: list[int] = field(default_factory=list)
 
@@ -81,10 +83,23 @@ class StateManager:
             return RequestState(own=source, source=source, branch=branch, last_kept=num_hit)
         return RequestState(own=taken[0], source=source, branch=branch, last_kept=num_hit)
 
+    def expect(self, state: RequestState, num_tokens: int) -> None:
+        """Take a slot for the state behind ``num_tokens``, which a KV connector loads.
+
+        It becomes a snapshot with the step that goes on from it. Where no slot is free the state
+        is loaded into the request's own.
+        """
+        self._leave_source(state)
+        taken = self.pool.allocate(1)
+        state.source = state.own if taken is None else taken[0]
+        state.num_loaded = num_tokens
+
     def restart(self, state: RequestState, name: bytes | None, num_hit: int) -> None:
-        """Take a request back to a snapshot, or to the start."""
-        if state.source not in (EMPTY, state.own):
-            self.pool.release((state.source,))
+        """Take a request back to a snapshot, or to the start; a step in flight is lost."""
+        self._leave_source(state)
+        self.pool.release([*state.spares, *(slot for _, slot in state.written)])
+        state.spares, state.written = [], []
+        state.num_loaded = 0
         state.source = self._held_snapshot(name)
         state.last_kept = num_hit
 
@@ -144,8 +159,11 @@ class StateManager:
 
         The state behind the last valid token is what the next step goes on from.
         """
-        if state.source not in (EMPTY, state.own):
-            self.pool.release((state.source,))
+        if state.num_loaded and state.source != state.own:
+            self._keep(state, hashes, state.num_loaded, state.source)
+            state.last_kept = state.num_loaded
+        state.num_loaded = 0
+        self._leave_source(state)
         state.source = state.own
         for position, slot in state.written:
             is_kept = position <= num_computed and self._keep(state, hashes, position, slot)
@@ -172,6 +190,10 @@ class StateManager:
         """Return the slots that a request holds, for checks."""
         slots = [state.own, *state.spares, *(slot for _, slot in state.written)]
         return slots if state.source in (EMPTY, state.own) else [*slots, state.source]
+
+    def _leave_source(self, state: RequestState) -> None:
+        if state.source not in (EMPTY, state.own):
+            self.pool.release((state.source,))
 
     def _held_snapshot(self, name: bytes | None) -> int:
         if name is None:

@@ -14,6 +14,7 @@ from pyvt.server.errors import WireException, wire_error
 from pyvt.server.middleware import Cors, HostCheck, KeyCheck, RequestLog, error_response
 from pyvt.server.openapi import openapi
 from pyvt.server.routes import ROUTES, Handler
+from pyvt.server.sleep import awake
 from pyvt.server.sse import ClientGoneError
 from pyvt.server.state import ServerState
 
@@ -25,8 +26,11 @@ def create_app(state: ServerState) -> Starlette:
     config = state.config
     app = Starlette(
         routes=[
-            *(Route(row.path, _Endpoint(row.handler), methods=[row.method]) for row in ROUTES),
-            Route("/openapi.json", _Endpoint(openapi), methods=["GET"]),
+            *(
+                Route(row.path, _Endpoint(row.handler, row.needs_model), methods=[row.method])
+                for row in ROUTES
+            ),
+            Route("/openapi.json", _Endpoint(openapi, needs_model=False), methods=["GET"]),
         ],
         middleware=[
             Middleware(RequestLog, is_logging=not config.disable_access_log),
@@ -44,10 +48,23 @@ def create_app(state: ServerState) -> Starlette:
 class _Endpoint:
     """Runs a handler; what it raises becomes an answer in the shape of its path."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, needs_model: bool) -> None:
         self.handler = handler
+        self.needs_model = needs_model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.needs_model:
+            await self._answer(scope, receive, send)
+            return
+        try:
+            async with awake(scope["app"].state.server):
+                await self._answer(scope, receive, send)
+        except PyvtError as error:  # the model could not be loaded again
+            log.error("request %s: %s", scope["state"]["request_id"], error)
+            answer = error_response(wire_error(error), scope["path"])
+            await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
             response = await self.handler(request)

@@ -1,23 +1,25 @@
 """A chat on its way into the engine, for every route that has one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from pyvt.sampling_params import MAX_LOGPROBS, SamplingParams
+from pyvt.errors import RequestError
+from pyvt.sampling_params import MAX_LOGPROBS, ReasoningBudget, SamplingParams
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.conversation import conversation
-from pyvt.server.errors import request_error
+from pyvt.server.errors import WireException, renamed, request_error
 from pyvt.server.generation import Generation, needs_stream
 from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.state import ServerState, state_of
-from pyvt.server.structure import chat_form
+from pyvt.server.structure import chat_form, form_names
 from pyvt.tokenizer.base import RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class PreparedChat:
     """A chat that was rendered and checked."""
 
     prompt: RenderedPrompt
@@ -26,7 +28,12 @@ class _Prepared:
 
 
 async def start_chat(
-    request: Request, chat: ChatRequest, *, request_id: str, is_stream: bool
+    request: Request,
+    chat: ChatRequest,
+    *,
+    request_id: str,
+    is_stream: bool,
+    names: Mapping[str, str] | None = None,
 ) -> Generation:
     """Return a chat that has started: what can be refused has been.
 
@@ -35,28 +42,40 @@ async def start_chat(
         chat: the checked request; other APIs translate theirs into one.
         request_id: unique.
         is_stream: whether the client gets each token as it comes.
+        names: fields of a chat → fields of the client's request, for errors.
 
     Raises:
         RequestError, WireException: the chat cannot be served.
     """
     state = state_of(request)
     llm = state.ready_llm()
-    prepared = await llm.run_input(lambda: _prepare(state, chat))
-    stream = await state.start(
-        request,
-        chat,
-        prepared.prompt,
-        prepared.params,
-        request_id=request_id,
-        is_stream=needs_stream(prepared.form, is_stream=is_stream),
-    )
+    try:
+        prepared = await llm.run_input(lambda: prepare_chat(state, chat))
+        stream = await state.start(
+            request,
+            chat,
+            prepared.prompt,
+            prepared.params,
+            request_id=request_id,
+            is_stream=needs_stream(prepared.form, is_stream=is_stream),
+        )
+    except (RequestError, WireException) as error:
+        raise renamed(renamed(error, _names(chat)), names or {}) from error
     return Generation(
         stream=stream, params=prepared.params, form=prepared.form, metrics=state.metrics
     )
 
 
-def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
-    """Render a chat and check its parameters; runs beside the loop."""
+def _names(chat: ChatRequest) -> dict[str, str]:
+    """Return how a chat calls what the engine has other names for."""
+    names = {"prompt": "messages", **form_names(chat)}
+    if chat.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    return names
+
+
+def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
+    """Return a chat rendered and its parameters checked; call it beside the loop."""
     llm = state.ready_llm()
     processor = llm.engine.input_processor
     found = conversation(processor, state.speech(processor), chat)
@@ -73,9 +92,24 @@ def _prepare(state: ServerState, chat: ChatRequest) -> _Prepared:
         skip_special_tokens=False if keeps_special else None,
         # With reasoning the parser looks for them, in the content alone.
         stop=() if found.form.tags is not None else None,
-        structured_outputs=chat_form(chat, found.form),
+        structured_outputs=chat_form(chat, found.form, processor),
+        reasoning_budget=_budget(chat, found.form),
     )
-    return _Prepared(found.prompt, params, found.form)
+    return PreparedChat(found.prompt, params, found.form)
+
+
+def _budget(chat: ChatRequest, form: AnswerFormat) -> ReasoningBudget | None:
+    """Return the bound of the reasoning; None where there is none, or no reasoning to bound."""
+    tags, most = form.tags, chat.thinking_token_budget
+    if most is None or tags is None or form.start == "closed":
+        return None
+    return ReasoningBudget(
+        max_tokens=most,
+        opening=tags.opening,
+        closing=tags.closing,
+        closing_text=tags.closing_text,
+        is_open=form.start == "open",
+    )
 
 
 def _num_top(chat: ChatRequest) -> int | None:

@@ -8,7 +8,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyvt.errors import EngineDeadError, RequestError
@@ -120,6 +120,26 @@ def wire_error(error: BaseException) -> WireError:
             return server_error("the engine has stopped; the server must be restarted")
         case _:
             return server_error("internal error; the server's log tells more")
+
+
+def renamed(
+    error: RequestError | WireException, names: Mapping[str, str]
+) -> RequestError | WireException:
+    """Return an error that calls a field by its name in the client's request.
+
+    Args:
+        error: of the engine, or of the chat that a request was translated into.
+        names: name there → name in the request; of a path the first part counts.
+    """
+    param = error.error.param if isinstance(error, WireException) else error.param
+    first, dot, rest = (param or "").partition(".")
+    if names.get(first, first) == first:
+        return error
+    name = names[first] + dot + rest
+    if isinstance(error, WireException):
+        told = error.error.message.replace(param or "", name, 1)
+        return WireException(replace(error.error, message=told, param=name))
+    return RequestError(str(error).replace(param or "", name, 1), param=name, code=error.code)
 
 
 def server_error(message: str) -> WireError:

@@ -27,6 +27,8 @@ _OTHER_NAMES = {
     "n_predict": "max_tokens",
     "max_new_tokens": "max_tokens",
     "repeat_penalty": "repetition_penalty",
+    "thinking_budget": "thinking_token_budget",
+    "reasoning_budget": "thinking_token_budget",
     "think": "chat_template_kwargs",
     "enable_thinking": "chat_template_kwargs",
     "stop_sequences": "stop",
@@ -39,7 +41,7 @@ _HARMLESS = frozenset(
 
 
 class RequestModel(BaseModel):
-    """A request; types are strict, so ``"true"`` is no boolean and 1.0 no integer."""
+    """A request; types are strict, so ``"true"`` is no boolean and ``"1"`` no integer."""
 
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
 

@@ -3,6 +3,7 @@
 Raw HTML of a text stays text, links to scripts stay text, images are not loaded.
 """
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -45,8 +46,7 @@ async def markdown(request: Request) -> Response:
     """Answer the HTML of a text."""
     state = state_of(request)
     asked = checked(MarkdownRequest, await state.body(request))
-    llm = state.ready_llm()
-    return JSONResponse({"html": await llm.run_input(lambda: rendered(asked.text))})
+    return JSONResponse({"html": await asyncio.to_thread(rendered, asked.text)})
 
 
 @cache

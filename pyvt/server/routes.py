@@ -11,6 +11,7 @@ from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
 from pyvt.server.fields import RequestModel
 from pyvt.server.openai.chat import chat_completions
 from pyvt.server.openai.completions import completions
+from pyvt.server.openai.embeddings import EmbeddingsRequest, embeddings
 from pyvt.server.openai.models import get_model, list_models
 from pyvt.server.openai.responses import responses
 from pyvt.server.openai.responses_schema import ResponsesRequest
@@ -32,32 +33,39 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 @dataclass(frozen=True, slots=True)
 class RouteRow:
-    """One route; ``is_stream`` where the answer may be a stream of events."""
+    """One route.
+
+    Attributes:
+        is_stream: whether the answer may be a stream of events.
+        needs_model: whether a request loads a model that was unloaded.
+    """
 
     method: str
     path: str
     handler: Handler
     model: type[RequestModel] | None = None
     is_stream: bool = False
+    needs_model: bool = True
 
 
 ROUTES = (
     RouteRow("POST", "/v1/chat/completions", chat_completions, ChatRequest, True),
     RouteRow("POST", "/v1/completions", completions, CompletionRequest, True),
     RouteRow("POST", "/v1/responses", responses, ResponsesRequest, True),
+    RouteRow("POST", "/v1/embeddings", embeddings, EmbeddingsRequest),
     RouteRow("POST", "/v1/messages", messages, MessagesRequest, True),
     RouteRow("POST", "/v1/messages/count_tokens", count_tokens, CountRequest),
     RouteRow("POST", "/v1/chat/completions/render", render, ChatRequest),
-    RouteRow("GET", "/v1/models", list_models),
-    RouteRow("GET", "/v1/models/{model:path}", get_model),
+    RouteRow("GET", "/v1/models", list_models, needs_model=False),
+    RouteRow("GET", "/v1/models/{model:path}", get_model, needs_model=False),
     RouteRow("POST", "/tokenize", tokenize, TokenizeRequest),
     RouteRow("POST", "/detokenize", detokenize, DetokenizeRequest),
-    RouteRow("POST", "/abort", abort, AbortRequest),
-    RouteRow("POST", "/reset_prefix_cache", reset_prefix_cache),
-    RouteRow("GET", "/health", health),
-    RouteRow("GET", "/ready", ready),
-    RouteRow("GET", "/version", version),
-    RouteRow("GET", "/metrics", metrics),
-    RouteRow("GET", "/", page),
-    RouteRow("POST", "/ui/markdown", markdown, MarkdownRequest),
+    RouteRow("POST", "/abort", abort, AbortRequest, needs_model=False),
+    RouteRow("POST", "/reset_prefix_cache", reset_prefix_cache, needs_model=False),
+    RouteRow("GET", "/health", health, needs_model=False),
+    RouteRow("GET", "/ready", ready, needs_model=False),
+    RouteRow("GET", "/version", version, needs_model=False),
+    RouteRow("GET", "/metrics", metrics, needs_model=False),
+    RouteRow("GET", "/", page, needs_model=False),
+    RouteRow("POST", "/ui/markdown", markdown, MarkdownRequest, needs_model=False),
 )

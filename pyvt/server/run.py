@@ -24,6 +24,7 @@ from pyvt.engine.async_llm import AsyncLLM
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
 from pyvt.server.app import create_app
+from pyvt.server.sleep import sleep_when_idle
 from pyvt.server.state import ServerState
 
 log = get_logger(__name__)
@@ -124,6 +125,7 @@ async def _serve(
     server = UnsignalledServer(uvicorn_config(state))
     running = asyncio.ensure_future(server.serve(sockets=[sock]))
     ending: list[asyncio.Future[None]] = []
+    sleeping: asyncio.Future[None] | None = None
 
     def on_signal() -> None:
         if ending:
@@ -141,9 +143,14 @@ async def _serve(
             state.attach(loading.result())
             if not ending:
                 on_ready(url_of(state.config, sock))
+            if state.config.keep_alive_s is not None:
+                state.load = load
+                sleeping = asyncio.ensure_future(sleep_when_idle(state, state.config.keep_alive_s))
         await running
     finally:
         server.should_exit = True
+        if sleeping is not None:
+            sleeping.cancel()
         await asyncio.gather(running, *ending, return_exceptions=True)
         if state.llm is not None:
             await state.llm.shutdown(timeout_s=5.0)

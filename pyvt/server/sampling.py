@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyvt import envs
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.errors import request_error
 from pyvt.server.openai.schema import GenerationFields, SamplingFields
@@ -12,7 +13,13 @@ from pyvt.server.openai.schema import GenerationFields, SamplingFields
 SAME_NAMES = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
     *("repetition_penalty", "seed", "stop_token_ids", "ignore_eos", "min_tokens"),
-    *("allowed_token_ids", "skip_special_tokens", "bad_words", "include_stop_str_in_output"),
+    *(
+        "forced_token_ids",
+        "allowed_token_ids",
+        "skip_special_tokens",
+        "bad_words",
+        "include_stop_str_in_output",
+    ),
 )
 
 
@@ -27,6 +34,12 @@ def sampling_params(request: SamplingFields, own: SamplingParams, **more: Any) -
     Raises:
         RequestError: a value is out of its range.
     """
+    if request.forced_token_ids is not None and not envs.PYVT_TEST_HOOKS.is_on():
+        raise request_error(
+            "[request] forced_token_ids: expected none, it is for servers under test",
+            param="forced_token_ids",
+            code="unsupported_parameter",
+        )
     settings = request.given(*SAME_NAMES)
     if request.logit_bias is not None:
         settings["logit_bias"] = _logit_bias(request.logit_bias)

@@ -47,12 +47,17 @@ async def abort(request: Request) -> Response:
     """End a request soon; its client is told. An unknown id changes nothing."""
     state = state_of(request)
     asked = checked(AbortRequest, await state.body(request))
-    state.ready_llm().abort(asked.request_id)
+    if not state.is_asleep:
+        state.ready_llm().abort(asked.request_id)
     return JSONResponse({"request_id": asked.request_id})
 
 
 async def reset_prefix_cache(request: Request) -> Response:
     """Forget every cached prefix that no request holds; answers how many blocks that were."""
-    llm = state_of(request).ready_llm()
-    num_blocks = await llm.call(lambda engine: engine.core.scheduler.reset_prefix_cache())
+    state = state_of(request)
+    if state.is_asleep:
+        return JSONResponse({"num_blocks": 0})
+    num_blocks = await state.ready_llm().call(
+        lambda engine: engine.core.scheduler.reset_prefix_cache()
+    )
     return JSONResponse({"num_blocks": num_blocks})

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, detect_reasoning
 from pyvt.server.body import read_json
 from pyvt.server.metrics import Metrics
-from pyvt.server.openai.schema import SamplingFields, StreamOptions
+from pyvt.server.openai.schema import QueueFields, StreamOptions
 from pyvt.server.sse import EventStream
 from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
@@ -41,12 +41,22 @@ class ServerState:
         names: names of the model; the first one is answered.
         llm: the engine, None while the model is loaded.
         is_draining: whether the server is being stopped.
+        is_asleep: whether the model was unloaded because nobody asked; see ``sleep``.
+        load: loads the model again; None for a server that never unloads it.
+        waking: the load that runs.
+        num_handled: requests that need the model and are being handled.
+        last_handled_s: when one of them was done, on the monotonic clock.
     """
 
     config: ServerConfig
     names: Sequence[str]
     llm: AsyncLLM | None = None
     is_draining: bool = False
+    is_asleep: bool = False
+    load: Callable[[], AsyncLLM] | None = None
+    waking: "asyncio.Future[None] | None" = None
+    num_handled: int = 0
+    last_handled_s: float = field(default_factory=time.monotonic)
     started_s: float = field(default_factory=time.time)
     metrics: Metrics = field(default_factory=Metrics)
     _speech: Speech | None = None
@@ -55,6 +65,7 @@ class ServerState:
     def attach(self, llm: AsyncLLM) -> None:
         """Take a loaded engine: from now on requests are served."""
         self.llm = llm
+        self.is_asleep = False
         self.metrics.engine = llm.engine
 
     def __post_init__(self) -> None:
@@ -71,6 +82,7 @@ class ServerState:
         reason = self.why_not_ready()
         if self.is_draining or self.llm is None:
             code = "draining" if self.is_draining else "loading"
+            reason = reason or "the model is unloaded, a request to generate loads it"
             raise RequestError(f"[server] engine: {reason}; try again later", code=code)
         if reason is not None:
             raise EngineDeadError(f"[server] engine: {reason}")
@@ -81,7 +93,7 @@ class ServerState:
         if self.is_draining:
             return "the server is being stopped"
         if self.llm is None:
-            return "the model is being loaded"
+            return None if self.is_asleep else "the model is being loaded"
         return None if self.llm.is_ready else "the engine has stopped"
 
     @property
@@ -120,7 +132,7 @@ class ServerState:
     async def start(
         self,
         request: Request,
-        asked: SamplingFields,
+        asked: QueueFields,
         prompt: Prompt,
         params: SamplingParams,
         *,
@@ -149,7 +161,7 @@ class ServerState:
             is_stream=is_stream,
             priority=asked.priority or 0,
             timeout_s=min(limits, default=None),
-            tenant=str(request.scope["state"].get("key_salt", "")),
+            tenant=key_salt_of(request),
             cache_salt=asked.cache_salt,
         )
         await stream.start()
@@ -204,6 +216,11 @@ def state_of(request: Request) -> ServerState:
     """Return the state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state
+
+
+def key_salt_of(request: Request) -> str:
+    """Return what divides cached prefixes by key: a text of the key that was used, or nothing."""
+    return str(request.scope["state"].get("key_salt", ""))
 
 
 def request_id_of(request: Request) -> str:

@@ -6,59 +6,38 @@
 4. Where the prompt has opened the reasoning, the form begins after its end.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
+from pyvt.engine.input_processor import InputProcessor
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
-from pyvt.server.tool_grammar import GRAMMARS, TEXT_ENDS, calls_grammar
-
-_OPTIONS = {field.name for field in fields(StructuredOutputsParams)}
+from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
 
 
 def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
     """Return the form that a request asks of its text, None for free text.
 
     Raises:
-        RequestError, WireException: the form is unknown, or asked for twice.
+        RequestError: the form is unknown, or asked for twice.
     """
-    given = request.structured_outputs
-    form = _response_format(request.response_format)
-    if given is None:
-        return form
-    if form is not None:
-        raise _refused("response_format", "it or structured_outputs, not both")
-    unknown = [name for name in given if name not in _OPTIONS]
-    if unknown:
-        raise _refused("structured_outputs", f"{', '.join(sorted(_OPTIONS))}, not {unknown[0]!r}")
-    return StructuredOutputsParams(**{k: v for k, v in given.items() if v is not None})
+    return StructuredOutputsParams.of_request(request.response_format, request.structured_outputs)
 
 
-def _response_format(form: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
-    match form:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object", "schema": dict() as schema}:
-            return StructuredOutputsParams(json=schema, strict=False)
-        case {"type": "json_object"}:
-            return StructuredOutputsParams(json_object=True)
-        case {"type": "json_schema", "json_schema": {"schema": dict() | bool() as schema} as spec}:
-            return StructuredOutputsParams(json=schema, strict=spec.get("strict") is True)
-        case {"type": "json_schema"}:
-            raise _refused("response_format", "json_schema with a schema")
-        case {"type": "structural_tag"}:
-            tag = {name: value for name, value in form.items() if name != "type"}
-            return StructuredOutputsParams(structural_tag=tag)
-        case _:
-            raise _refused(
-                "response_format", "the type text, json_object, json_schema or structural_tag"
-            )
+def form_names(request: GenerationFields) -> dict[str, str]:
+    """Return how the client calls what the engine calls structured outputs."""
+    if request.structured_outputs is not None:
+        return {}
+    if request.response_format is not None:
+        return {"structured_outputs": "response_format"}
+    choice = getattr(request, "tool_choice", None)
+    return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
 
 
-def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams | None:
+def chat_form(
+    chat: ChatRequest, form: AnswerFormat, processor: InputProcessor
+) -> StructuredOutputsParams | None:
     """Return the form of a chat's text, tool calls included; None for free text.
 
     Raises:
@@ -75,7 +54,7 @@ def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams 
             is_single = True
         if choice not in (None, "auto") or asked is not None:
             is_forced = choice not in (None, "auto")
-            rules = _calls(form.dialect.name, tools, is_single=is_single, is_forced=is_forced)
+            rules = calls_grammar(form.dialect.name, tools, _marks(processor), is_single=is_single)
             found = _with_calls(rules, None if is_forced else asked)
             found = replace(found, text_ends=TEXT_ENDS.get(form.dialect.name, ()))
     if found is not None and form.tags is not None and form.start == "open":
@@ -83,19 +62,10 @@ def chat_form(chat: ChatRequest, form: AnswerFormat) -> StructuredOutputsParams 
     return found
 
 
-def _calls(
-    dialect: str, tools: Sequence[Mapping[str, Any]], *, is_single: bool, is_forced: bool
-) -> str:
-    if dialect not in GRAMMARS:
-        param = "tool_choice" if is_forced else "response_format"
-        expected = (
-            "'auto' or 'none'" if is_forced else "free text with tools, or tool_choice='none'"
-        )
-        known = ", ".join(GRAMMARS)
-        raise _refused(
-            param, f"{expected}; calls in the form {dialect!r} cannot be forced ({known})"
-        )
-    return calls_grammar(dialect, tools, is_single=is_single)
+def _marks(processor: InputProcessor) -> Marks:
+    template, tokenizer = processor.chat_template, processor.tokenizer
+    texts = () if template is None else template.sources.values()
+    return Marks("\n".join(texts), frozenset(map(tokenizer.token_text, tokenizer.special_ids)))
 
 
 def _with_calls(rules: str, content: StructuredOutputsParams | None) -> StructuredOutputsParams:

@@ -3,11 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from pyvt.server.chats import prepare_chat
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import request_error
 from pyvt.server.fields import RequestModel, checked
 from pyvt.server.openai.schema import ChatRequest, Message, TemplateFields, Tool
-from pyvt.server.state import state_of
+from pyvt.server.state import key_salt_of, state_of
 
 
 class TokenizeRequest(TemplateFields):
@@ -80,23 +81,34 @@ async def detokenize(request: Request) -> Response:
 
 
 async def render(request: Request) -> Response:
-    """Answer what a chat's prompt is, how many tokens it has, and whether it fits; runs nothing."""
+    """Answer what a chat's prompt is, how many of its tokens are cached, and whether it fits.
+
+    Nothing is run; ``cached_tokens`` is what a request would find now.
+    """
     state = state_of(request)
     chat = checked(ChatRequest, await state.body(request))
     state.model_name(chat.model)
     processor = state.ready_llm().engine.input_processor
 
     def work() -> tuple[str, tuple[int, ...]]:
-        rendered = render_conversation(processor, chat)
-        return rendered.text, processor.tokenize(rendered)
+        prompt = prepare_chat(state, chat).prompt
+        return prompt.text, processor.tokenize(prompt)
 
-    text, ids = await state.ready_llm().run_input(work)
+    llm = state.ready_llm()
+    text, ids = await llm.run_input(work)
+    tenant = key_salt_of(request)
+    num_cached = await llm.call(
+        lambda engine: engine.core.scheduler.num_findable_tokens(
+            ids, tenant=tenant, cache_salt=chat.cache_salt
+        )
+    )
     max_tokens = chat.max_completion_tokens or chat.max_tokens
     room = processor.limits.max_model_len - len(ids)
     body = {
         "prompt": text,
         "token_ids": list(ids),
         "count": len(ids),
+        "cached_tokens": num_cached,
         "max_model_len": processor.limits.max_model_len,
         "room": max(room, 0),
         "fits": room >= max(max_tokens or 1, 1),

@@ -6,22 +6,45 @@ or several. Names and schemas are quoted; descriptions are not in it at all.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pyvt.server.tool_parsers import mistral, pythonic, qwen_xml
 from pyvt.structured.grammar import WHITESPACE
+from pyvt.structured.vocabulary import special_name
 
 Schema = Mapping[str, Any]
 
 
-def calls_grammar(dialect: str, tools: Sequence[Mapping[str, Any]], *, is_single: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What of the model decides how a dialect's marks are written.
+
+    Attributes:
+        template: sources of its chat templates.
+        specials: texts of its special tokens, which a grammar names without quotes.
+    """
+
+    template: str = ""
+    specials: frozenset[str] = frozenset()
+
+    def atom(self, text: str) -> str:
+        """Return a mark for Lark."""
+        return special_name(text) if text in self.specials else _text(text)
+
+
+def calls_grammar(
+    dialect: str, tools: Sequence[Mapping[str, Any]], marks: Marks, *, is_single: bool
+) -> str:
     """Return rules whose ``calls`` is at least one call of the tools.
 
     Args:
         dialect: a name of ``GRAMMARS``.
         tools: functions with name, parameters and strict.
+        marks: of the model.
         is_single: exactly one call.
     """
-    return GRAMMARS[dialect](tools, is_single)
+    return GRAMMARS[dialect](tools, marks, is_single)
 
 
 # What ends the free texts of each dialect's grammar.
@@ -48,53 +71,140 @@ def _rules(
     tools: Sequence[Mapping[str, Any]],
     one: Callable[[Mapping[str, Any]], str],
     *,
-    frame: tuple[str, str],
-    between: str,
+    around_call: tuple[str, str] = ("", ""),
+    around_all: tuple[str, str] = ("", ""),
+    between: str = "",
     is_single: bool,
 ) -> str:
-    """Return the rules of calls: each is one of the tools inside a frame."""
+    """Return the rules of calls: each is one of the tools; what stands around them is in Lark."""
     names = [f"tool_{number}" for number in range(len(tools))]
-    more = "" if is_single else f" ({_text(between)} call)*"
-    opening, closing = (f"{_text(text)} " if text else "" for text in frame)
-    lines = [f"calls: call{more}", f"call: {opening}({' | '.join(names)}) {closing}".rstrip()]
+    more = "" if is_single else f"({between} call)*"
+    lines = [
+        _joined("calls:", around_all[0], "call", more, around_all[1]),
+        _joined("call:", around_call[0], f"({' | '.join(names)})", around_call[1]),
+    ]
     lines += [f"{name}: {one(tool)}" for name, tool in zip(names, tools, strict=True)]
     return "\n".join(lines)
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def _object(tool: Mapping[str, Any], key: str) -> str:
     """Return the rule of ``{"name": …, key: {…}}``."""
     head = f'{{"name": {json.dumps(tool["name"], ensure_ascii=False)}, "{key}": '
-    arguments = _json(_parameters(tool), is_strict=bool(tool.get("strict")))
-    return f"{_text(head)} {arguments} {_text('}')}"
+    return f"{_text(head)} {_arguments(tool)} {_text('}')}"
 
 
-def _hermes(tools: Sequence[Mapping[str, Any]], is_single: bool) -> str:
-    frame = ("<tool_call>\n", "\n</tool_call>")
+def _arguments(tool: Mapping[str, Any]) -> str:
+    """Return the rule of a call's arguments as JSON."""
+    return _json(_parameters(tool), is_strict=bool(tool.get("strict")))
+
+
+def _hermes(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
     return _rules(
         tools,
         lambda tool: _object(tool, "arguments"),
-        frame=frame,
-        between="\n",
+        around_call=(_text("<tool_call>\n"), _text("\n</tool_call>")),
+        between=_text("\n"),
         is_single=is_single,
     )
 
 
-def _llama_json(tools: Sequence[Mapping[str, Any]], is_single: bool) -> str:
+def _llama_json(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
     return _rules(
         tools,
         lambda tool: _object(tool, "parameters"),
-        frame=("", ""),
-        between="; ",
+        between=_text("; "),
         is_single=is_single,
     )
 
 
-def _qwen_xml(tools: Sequence[Mapping[str, Any]], is_single: bool) -> str:
+def _mistral(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
+    """Return the rules of both forms: an array of objects, or a name and its arguments."""
+    opening = marks.atom(mistral.OPENING)
+    if mistral.ARGS not in marks.template:
+        return _rules(
+            tools,
+            lambda tool: _object(tool, "arguments"),
+            around_all=(f'{opening} " "? "["', '"]"'),
+            between=_text(", "),
+            is_single=is_single,
+        )
+    number = ""
+    if mistral.CALL_ID in marks.template:
+        number = f"{marks.atom(mistral.CALL_ID)} /[a-zA-Z0-9]{{9}}/"
+    return _rules(
+        tools,
+        lambda tool: _joined(
+            _text(tool["name"]), number, marks.atom(mistral.ARGS), _arguments(tool)
+        ),
+        around_call=(opening, ""),
+        is_single=is_single,
+    )
+
+
+def _pythonic(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
+    pairs = zip(pythonic.OPENINGS, pythonic.CLOSINGS, strict=True)
+    tags = next((pair for pair in pairs if pair[0] in marks.template), ("", ""))
+    opening, closing = (marks.atom(tag) if tag else "" for tag in tags)
+    return _rules(
+        tools,
+        _python_call,
+        around_all=(_joined(opening, '"["'), _joined('"]"', closing)),
+        between=_text(", "),
+        is_single=is_single,
+    )
+
+
+def _python_call(tool: Mapping[str, Any]) -> str:
+    """Return the rule of ``f(a=1, b="x")``, with the arguments in the order of the schema.
+
+    Which argument comes first decides where commas stand, so there is an alternative for each that
+    may be the first: those up to the first one that is required, and none at all.
+    """
+    schema = _parameters(tool)
+    required = schema.get("required") or ()
+    is_strict = bool(tool.get("strict"))
+    pairs = [
+        (f"{_text(f'{name}=')} {_python_value(kind, schema, is_strict)}", name in required)
+        for name, kind in (schema.get("properties") or {}).items()
+    ]
+    ways = []
+    for place, (first, is_required) in enumerate(pairs):
+        rest = [
+            f"({_text(', ')} {pair}){'' if is_needed else '?'}"
+            for pair, is_needed in pairs[place + 1 :]
+        ]
+        ways.append(_joined(first, *rest))
+        if is_required:
+            break
+    arguments = f"({' | '.join(ways)})" if ways else ""
+    if ways and not any(is_required for _, is_required in pairs):
+        arguments += "?"
+    return _joined(_text(f"{tool['name']}("), arguments, _text(")"))
+
+
+def _python_value(kind: Any, schema: Schema, is_strict: bool) -> str:
+    """Return the rule of a value: Python's words for truth, everything else as JSON."""
+    if isinstance(kind, Mapping) and kind.get("type") == "boolean" and len(kind) <= 2:
+        return '("True" | "False")'
+    return _json(_with_definitions(kind, schema), is_strict=is_strict)
+
+
+def _with_definitions(kind: Any, schema: Schema) -> Schema:
+    """Return a property's schema with the definitions that it may refer to."""
+    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    return {**(kind if isinstance(kind, Mapping) else {}), **shared}
+
+
+def _qwen_xml(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
     rules = _rules(
         tools,
         _function,
-        frame=("<tool_call>\n", "</tool_call>"),
-        between="\n",
+        around_call=(_text("<tool_call>\n"), _text("</tool_call>")),
+        between=_text("\n"),
         is_single=is_single,
     )
     value = 'text_value[lazy]: TEXT_VALUE "\\n</parameter>\\n"'
@@ -117,20 +227,20 @@ def _function(tool: Mapping[str, Any]) -> str:
 def _value(kind: Any, schema: Schema, *, is_strict: bool) -> str:
     """Return the rule of a parameter's value: text as it is, anything else as JSON."""
     end = _text("\n</parameter>\n")
-    is_text = isinstance(kind, Mapping) and kind.get("type") == "string"
+    is_text = isinstance(kind, Mapping) and qwen_xml.types_of(kind) == {"string"}
     if is_text and isinstance(kind.get("enum"), list):
         words = " | ".join(_text(str(word)) for word in kind["enum"])
         return f"({words}) {end}"
     if is_text:
         return "text_value"
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    own = dict(kind) if isinstance(kind, Mapping) else {}
-    return f"{_json({**own, **shared}, is_strict=is_strict)} {end}"
+    return f"{_json(_with_definitions(kind, schema), is_strict=is_strict)} {end}"
 
 
-# By the name of the dialect. Where one is missing, a call cannot be forced.
-GRAMMARS: Mapping[str, Callable[[Sequence[Mapping[str, Any]], bool], str]] = {
+# By the name of the dialect.
+GRAMMARS: Mapping[str, Callable[[Sequence[Mapping[str, Any]], Marks, bool], str]] = {
     "hermes": _hermes,
     "qwen_xml": _qwen_xml,
     "llama_json": _llama_json,
+    "mistral": _mistral,
+    "pythonic": _pythonic,
 }

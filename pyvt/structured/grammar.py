@@ -16,6 +16,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark, is_lark_synta
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.structured.schema import SchemaSize, dump, without_additional
+from pyvt.structured.vocabulary import special_name
 
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_GRAMMAR_BYTES = 64 << 10
@@ -202,8 +203,7 @@ def _check_pattern(length: int, name: str) -> None:
 
 def _symbol(text: str, special_texts: Collection[str]) -> str:
     """Return a text for Lark: the bare name of a special token, else a string."""
-    is_name = text in special_texts and text[0] == "<" and text[-1] == ">"
-    return text if is_name else _quoted(text)
+    return special_name(text) if text in special_texts else _quoted(text)
 
 
 def _tags(

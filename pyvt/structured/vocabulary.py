@@ -99,8 +99,8 @@ class GrammarVocabulary:
         Raises:
             RequestError: no id ends a text.
         """
-        words = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
-        ends = sorted(i for i in eos_token_ids if i < vocab_size and words[i])
+        texts = [tokenizer.token_bytes(token_id) for token_id in range(vocab_size)]
+        ends = sorted(i for i in eos_token_ids if i < vocab_size and texts[i])
         if not ends:
             raise RequestError(
                 "[structured] structured_outputs: expected a model with a token that ends a text, "
@@ -108,7 +108,10 @@ class GrammarVocabulary:
                 param="structured_outputs",
                 code="unsupported_value",
             )
-        specials = sorted(i for i in {*tokenizer.special_ids, *ends} if i < vocab_size and words[i])
+        specials = sorted(i for i in {*tokenizer.special_ids, *ends} if i < vocab_size and texts[i])
+        words = list(texts)
+        for token_id in specials:
+            words[token_id] = special_name(texts[token_id].decode("utf-8", "replace")).encode()
         byte_id_of = {token_id: NUM_BYTES + rank for rank, token_id in enumerate(specials)}
         byte_words = [*(bytes((b,)) for b in range(NUM_BYTES)), *(words[i] for i in specials)]
         byte_ends = [byte_id_of[i] for i in ends]
@@ -123,7 +126,7 @@ class GrammarVocabulary:
             ),
             end_ids=tuple(ends),
             byte_end_ids=frozenset(byte_ends),
-            special_ids={words[i].decode("utf-8", "replace"): i for i in specials},
+            special_ids={texts[i].decode("utf-8", "replace"): i for i in specials},
             _words=model_words,
             _byte_id_of=byte_id_of,
             _special_of={byte_id: i for i, byte_id in byte_id_of.items()},
@@ -157,6 +160,12 @@ class GrammarVocabulary:
             text.clear()
             found += () if byte_id is None else (self._special_of[byte_id],)
         return found
+
+
+def special_name(text: str) -> str:
+    """Return how a Lark grammar names a special token: between angle brackets, without spaces."""
+    is_name = text[:1] == "<" and text[-1:] == ">" and text[1:2] != "[" and len(text.split()) == 1
+    return text if is_name else f"<special:{text.replace(' ', '_')}>"
 
 
 def _ll_tokenizer(words: _Words, ends: list[int]) -> llguidance.LLTokenizer:

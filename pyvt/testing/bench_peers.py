@@ -96,6 +96,8 @@ def _targets(model: str, **wanted: tuple[float, float | None, float | None]) -> 
 SMOLLM2 = "smollm2-135m"
 _QWEN3 = "shape:qwen3-0.6b"
 _SMOLLM2_SHAPE = "shape:smollm2-135m"
+_QWEN36_MOE = "shape:qwen3.6-35b-a3b-quarter:q4_k_m"
+_QWEN3_MOE = "shape:qwen3-30b-a3b-quarter:q4_k_m"
 TARGETS = (
     *_targets(
         SMOLLM2,
@@ -126,6 +128,8 @@ TARGETS = (
     *_targets(f"{_SMOLLM2_SHAPE}:q8_0", batch_16=(1.6, None, 0.6)),
     *_targets(f"{_SMOLLM2_SHAPE}:q4_k_m", batch_16=(1.6, None, 0.6)),
     *_targets(f"{_SMOLLM2_SHAPE}:bf16", batch_16=(1.1, None, 0.6)),
+    *_targets(_QWEN36_MOE, decode_128=(1.5, None, None), prefill_256=(2.0, None, None)),
+    *_targets(_QWEN3_MOE, decode_128=(1.5, None, None), prefill_256=(2.0, None, None)),
 )
 MODELS = tuple(dict.fromkeys(target.model for target in TARGETS))
 

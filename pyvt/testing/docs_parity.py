@@ -137,7 +137,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="`pyvt quantize`: Llama and Qwen3 to GGUF in eight types; llama.cpp reads the files",
+        name="`pyvt quantize`: Llama, Qwen3, Qwen3-MoE, Qwen3.5/3.6 and Qwen3-Next to GGUF in "
+        "eight types; llama.cpp reads the files",
         command="pytest tests/convert",
         label="PASS",
     ),
@@ -162,8 +163,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector, "
-        "bounds of waiting; random traffic",
+        name="Scheduler: budgets, priorities, cache groups, prefix cache, forks, KV connector with "
+        "states, bounds of waiting; random traffic",
         command="pytest tests/scheduler",
         label="PASS",
     ),

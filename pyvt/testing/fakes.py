@@ -50,6 +50,7 @@ class _Row:
     seed: int
     max_tokens: int
     top: int | None
+    is_pooled: bool
 
 
 @dataclass(slots=True)
@@ -132,11 +133,19 @@ class FakeModelRunner:
             draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
             logprobs=logprobs,
             errors=errors,
+            pooled={
+                name: _fake_vector(self._rows[name])
+                for name in sampled
+                if self._rows[name].is_pooled
+            },
             transfers=results,
         )
 
     def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
-        """Return the tokens of blocks as bytes."""
+        """Return the tokens of blocks as bytes, or those that went into states."""
+        if self.groups[group].kind == "state":
+            states = [self._states[slot] for slot in block_ids]
+            return [memoryview(struct.pack(f"<{len(state)}q", *state)) for state in states]
         size = self.block_size
         slots = [
             [self._slots.get((group, b * size + i), -1) for i in range(size)] for b in block_ids
@@ -146,9 +155,14 @@ class FakeModelRunner:
     def import_(
         self, group: int, block_ids: Sequence[int], views: Sequence[memoryview | bytes]
     ) -> None:
-        """Fill blocks with the tokens of ``export``."""
+        """Fill blocks, or states, with the tokens of ``export``."""
         for block_id, view in zip(block_ids, views, strict=True):
-            for i, token_id in enumerate(struct.unpack(f"<{self.block_size}q", view)):
+            tokens = struct.unpack(f"<{memoryview(view).nbytes // 8}q", view)
+            if self.groups[group].kind == "state":
+                self._states[block_id] = tokens
+                continue
+            assert len(tokens) == self.block_size, "a block has another size"
+            for i, token_id in enumerate(tokens):
                 self._slots[group, block_id * self.block_size + i] = token_id
 
     @property
@@ -187,7 +201,7 @@ class FakeModelRunner:
 
     def _move_state(self, request_id: str, slots: StateSlots, tokens: Sequence[int]) -> None:
         """Add a step's tokens to a state, and save it where the step says."""
-        before = () if slots.initial < 0 else self._states[slots.initial]
+        before = () if slots.initial < 0 else self._states.get(slots.initial, (-1,))
         self._behind[request_id] = (*before, *tokens)
         assert slots.saves[-1][0] == len(tokens), "the last state is lost"
         for count, slot in slots.saves:
@@ -248,7 +262,12 @@ def _row(new: NewRequestData) -> _Row:
         seed=new.sampling_params.seed or 0,
         max_tokens=new.sampling_params.max_tokens or 0,
         top=new.sampling_params.logprobs,
+        is_pooled=new.sampling_params.prompt_pooling is not None,
     )
+
+
+def _fake_vector(row: _Row) -> tuple[float, ...]:
+    return 3.0, 4.0, float(row.num_prompt_tokens)
 
 
 def _fake_logprobs(token_id: int, top: int) -> TokenLogprobs:

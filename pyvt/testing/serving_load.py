@@ -17,7 +17,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +31,7 @@ METRICS = ("ttft", "tpot", "itl", "e2el")
 DATASETS = ("random", "shared-prefix")
 ARRIVALS = ("poisson", "fixed")
 
+Prompt = str | list[int]
 Prompts = list[list[int]]
 
 
@@ -66,15 +67,15 @@ class LoadResult:
                     found.append(last - seen.due_s)
         return [1000 * seconds for seconds in found]
 
-    def figures(self) -> Iterator[Figure]:
-        """Yield mean, median and p99 of each metric and the throughputs."""
+    def figures(self, percentiles: Sequence[float] = (99,)) -> Iterator[Figure]:
+        """Yield mean, median and percentiles of each metric and the throughputs."""
         for metric in METRICS:
             samples = self.milliseconds(metric)
             if samples:
                 for name, value in (
                     ("mean", statistics.fmean(samples)),
                     ("median", statistics.median(samples)),
-                    ("p99", float(np.percentile(samples, 99))),
+                    *((f"p{p:g}", float(np.percentile(samples, p))) for p in percentiles),
                 ):
                     yield _figure(f"{name}_{metric}_ms", "ms", len(samples), value)
         start_s = min(seen.due_s for seen in self.requests)
@@ -119,12 +120,12 @@ def arrival_offsets(arrival: str, count: int, rate: float, seed: int) -> list[fl
     return [0.0, *np.cumsum(gaps).tolist()]
 
 
+# Sends one prompt, due at a moment of the client's clock, and tells what it saw.
+Ask = Callable[[Prompt, float], Awaitable[Seen]]
+
+
 async def closed_loop(
-    llm: AsyncLLM,
-    prompts: Prompts,
-    params: SamplingParams,
-    concurrency: int,
-    report: Callable[[int], None],
+    ask: Ask, prompts: Sequence[Prompt], concurrency: int, report: Callable[[int], None]
 ) -> LoadResult:
     """Run prompts with that many under way, each new one as soon as another has ended."""
     left = iter(prompts)
@@ -132,7 +133,7 @@ async def closed_loop(
 
     async def client() -> None:
         for prompt in left:
-            done.append(await _request(llm, prompt, params, time.perf_counter()))
+            done.append(await ask(prompt, time.perf_counter()))
             report(len(done))
 
     await _all([client() for _ in range(concurrency)])
@@ -140,9 +141,8 @@ async def closed_loop(
 
 
 async def open_loop(
-    llm: AsyncLLM,
-    prompts: Prompts,
-    params: SamplingParams,
+    ask: Ask,
+    prompts: Sequence[Prompt],
     offsets_s: Sequence[float],
     report: Callable[[int], None],
 ) -> LoadResult:
@@ -150,25 +150,31 @@ async def open_loop(
     start_s = time.perf_counter()
     done: list[Seen] = []
 
-    async def client(prompt: list[int], offset_s: float) -> None:
+    async def client(prompt: Prompt, offset_s: float) -> None:
         due_s = start_s + offset_s
         await asyncio.sleep(due_s - time.perf_counter())
-        done.append(await _request(llm, prompt, params, due_s))
+        done.append(await ask(prompt, due_s))
         report(len(done))
 
     await _all([client(p, offset_s) for p, offset_s in zip(prompts, offsets_s, strict=True)])
     return LoadResult(tuple(done))
 
 
-async def _request(llm: AsyncLLM, prompt: list[int], params: SamplingParams, due_s: float) -> Seen:
-    seen = Seen(due_s, num_prompt_tokens=len(prompt))
-    async with llm.generate(prompt, params) as stream:
-        async for output in stream:
-            if output.error is not None:
-                raise EngineDeadError(f"[bench] request: {output.error}")
-            seen.output_s.append(time.perf_counter())
-            seen.num_tokens += sum(len(answer.token_ids) for answer in output.outputs)
-    return seen
+def engine_asker(llm: AsyncLLM, params: SamplingParams) -> Ask:
+    """Return what asks an engine in this process."""
+
+    async def ask(prompt: Prompt, due_s: float) -> Seen:
+        seen = Seen(due_s)
+        async with llm.generate(prompt, params) as stream:
+            async for output in stream:
+                if output.error is not None:
+                    raise EngineDeadError(f"[bench] request: {output.error}")
+                seen.output_s.append(time.perf_counter())
+                seen.num_prompt_tokens = len(output.prompt_token_ids)
+                seen.num_tokens += sum(len(answer.token_ids) for answer in output.outputs)
+        return seen
+
+    return ask
 
 
 async def _all(clients: Sequence[object]) -> None:

@@ -7,8 +7,9 @@ runs between added tokens one by one, so the ids of ordinary text are those of t
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -42,20 +43,32 @@ def _refusing(param: str) -> AbstractContextManager[None]:
     return package_faults_as(RequestError, text)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A ``tokenizers`` object that cuts texts.
+
+    ``spelled`` maps ids of the object that are no tokens of the model to tokens that spell them.
+    """
+
+    full: tokenizers.Tokenizer
+    spelled: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
 class FastTokenizer:
-    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's."""
+    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's.
+
+    ``make_encoder`` is called for the first text: who has ids needs the vocabulary only.
+    """
 
     def __init__(
         self,
-        full: tokenizers.Tokenizer,
+        make_encoder: Callable[[], Encoder],
         vocabulary: Vocabulary,
         *,
         prefix_ids: tuple[int, ...] = (),
         suffix_ids: tuple[int, ...] = (),
     ) -> None:
-        full.no_truncation()
-        full.no_padding()
-        self._full = full
+        self._make_encoder: Callable[[], Encoder] | None = make_encoder
         self._vocabulary = vocabulary
         self._control = vocabulary.control
         self._forgeable_ids = frozenset(self._control.keys() - {vocabulary.unknown_id})
@@ -95,7 +108,7 @@ class FastTokenizer:
         """See ``Tokenizer.encode``."""
         check_unicode(text, "prompt")
         with _refusing("prompt"):
-            ids = list(self._full.encode(text, add_special_tokens=add_special_tokens).ids)
+            ids = self._ids(self._full, text, add_special_tokens=add_special_tokens)
         if not add_special_tokens:
             return ids
         return [*self._prefix_ids, *ids, *self._suffix_ids]
@@ -105,7 +118,7 @@ class FastTokenizer:
         check_unicode(rendered.text, "messages")
         with _refusing("messages"):
             if rendered.guarded == rendered.text:
-                return list(self._full.encode(rendered.text, add_special_tokens=False).ids)
+                return self._ids(self._full, rendered.text, add_special_tokens=False)
             return list(self._ids_of_runs(rendered))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
@@ -122,6 +135,19 @@ class FastTokenizer:
     def token_text(self, token_id: int) -> str:
         """See ``Tokenizer.token_text``."""
         return self._vocabulary.bytes_of(token_id).decode("utf-8", "replace")
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        assert self._make_encoder is not None, "an encoder is made once"
+        encoder = self._make_encoder()
+        encoder.full.no_truncation()
+        encoder.full.no_padding()
+        self._make_encoder = None  # with what it was made from
+        return encoder
+
+    @property
+    def _full(self) -> tokenizers.Tokenizer:
+        return self._encoder.full
 
     def _ids_of_runs(self, rendered: RenderedPrompt) -> Iterator[int]:
         """Yield the ids of control tokens and of the runs between them, put right again."""
@@ -141,12 +167,21 @@ class FastTokenizer:
         """Return the ids of a text in which no control token counts."""
         plain = self._plain if is_first else self._plain_inside
         ids = [
-            self._plain_id_to_full.get(token_id, token_id) for token_id in plain.encode(text).ids
+            self._plain_id_to_full.get(token_id, token_id) for token_id in self._ids(plain, text)
         ]
         if len(text) > 1 and not self._forgeable_ids.isdisjoint(ids):
             # A model whose merges spell a control token: character by character they cannot.
-            return [token_id for char in text for token_id in plain.encode(char).ids]
+            return [token_id for char in text for token_id in self._ids(plain, char)]
         return ids
+
+    def _ids(
+        self, encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = True
+    ) -> list[int]:
+        ids = encoder.encode(text, add_special_tokens=add_special_tokens).ids
+        spelled = self._encoder.spelled
+        if spelled.keys().isdisjoint(ids):
+            return list(ids)
+        return [part for token_id in ids for part in spelled.get(token_id, (token_id,))]
 
     @cached_property
     def _splitter(self) -> tokenizers.Tokenizer:

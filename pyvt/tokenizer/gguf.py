@@ -5,7 +5,8 @@ Keys, all below ``tokenizer.ggml.``:
 1. ``model``: "gpt2" or "llama". ``pre``: the pre-tokenizer of "gpt2", a row of ``PRE_TOKENIZERS``.
 2. ``tokens``: one text an id. ``token_type``: 1 normal, 2 unknown, 3 control, 4 user-defined,
    5 unused, 6 byte; any integer type. Types 2, 3 and 4 are added tokens, 2 and 3 special too.
-3. ``merges`` (gpt2): "left right", best first. ``scores`` (llama): one float a token.
+3. ``merges`` (gpt2): "left right", best first; their texts need not be tokens. ``scores``
+   (llama): one float a token.
 4. ``bos/eos/eot/eom/unknown/padding_token_id``; ``add_bos_token``, ``add_eos_token``,
    ``add_space_prefix``.
 
@@ -13,7 +14,7 @@ llama.cpp does not normalise; the tokenizers of Hugging Face do, and the models 
 them, so their NFC is kept.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Any
@@ -24,7 +25,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from pyvt.errors import UnsupportedError, did_you_mean
 from pyvt.tokenizer.base import Tokenizer
-from pyvt.tokenizer.fast import FastTokenizer
+from pyvt.tokenizer.fast import Encoder, FastTokenizer
 from pyvt.tokenizer.gguf_keys import TokenizerKeys
 from pyvt.tokenizer.spm import SpmTokenizer
 from pyvt.tokenizer.vocabulary import PackedTexts, Spelling, Vocabulary
@@ -154,10 +155,22 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
             f"{did_you_mean(name, PRE_TOKENIZERS)}"
         )
     vocabulary = _vocabulary(keys, "byte_level", strips_first_space=False)
-    texts = keys.texts("tokens")
-    merges = _merges(keys, texts)
+    lines = PackedTexts(keys.texts("merges"))
+    return FastTokenizer(
+        lambda: _bpe_encoder(pre, vocabulary, lines),
+        vocabulary,
+        **_ends(keys, vocabulary.size, pre.adds_bos),
+    )
+
+
+def _bpe_encoder(pre: PreTokenizer, vocabulary: Vocabulary, lines: Iterable[str]) -> Encoder:
+    texts = [vocabulary.text_of(token_id) or "" for token_id in range(vocabulary.size)]
+    merges = _merges(lines)
     vocab = _first_ids(texts)
-    full = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre.ignore_merges))
+    unnamed = _unnamed(merges, vocab, len(texts))
+    full = tokenizers.Tokenizer(
+        models.BPE(vocab | unnamed, merges, ignore_merges=pre.ignore_merges)
+    )
     if pre.is_nfc:
         full.normalizer = normalizers.NFC()
     splits = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in pre.regexes]
@@ -171,7 +184,8 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
             for token_id, text in vocabulary.added.items()
         ]
     )
-    return FastTokenizer(full, vocabulary, **_ends(keys, len(texts), pre.adds_bos))
+    spelled = {i: tuple(vocab[c] for c in text if c in vocab) for text, i in unnamed.items()}
+    return Encoder(full, spelled)
 
 
 def _first_ids(texts: Sequence[str]) -> dict[str, int]:
@@ -179,20 +193,23 @@ def _first_ids(texts: Sequence[str]) -> dict[str, int]:
     return dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
 
 
-def _merges(keys: TokenizerKeys, texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of ``merges``; each half and the whole must be tokens."""
-    known = set(texts)
-    lines = keys.texts("merges")
-    parted = [line.partition(" ") for line in lines]
-    lefts, rights = [left for left, _, _ in parted], [right for _, _, right in parted]
-    # An empty half may be in the vocabulary, so it is looked for by itself.
-    is_whole = all(lefts) and all(rights)
-    if not is_whole or not known.issuperset((*lefts, *rights, *map(add, lefts, rights))):
-        for idx, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            if not left or not right or not {left, right, left + right} <= known:
-                got = f"{lines[idx]!r} at index {idx}"
-                raise keys.fail("merges", "'left right' of tokens", got)
-    return list(zip(lefts, rights, strict=True))
+def _merges(lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the pairs of ``merges``; a line without two halves joins nothing, as in llama.cpp."""
+    parted = (line.partition(" ") for line in lines)
+    return [(left, right) for left, _, right in parted if left and right]
+
+
+def _unnamed(
+    merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], size: int
+) -> dict[str, int]:
+    """Return ids from ``size`` on for texts of merges that are no tokens.
+
+    Such a text may be a step on the way to a token; one that is left over is spelled out again by
+    its characters, as in llama.cpp.
+    """
+    lefts, rights = [left for left, _ in merges], [right for _, right in merges]
+    texts = {*lefts, *rights, *map(add, lefts, rights)} - vocab.keys()
+    return {text: i for i, text in enumerate(sorted(texts), size)}
 
 
 def _spm(keys: TokenizerKeys) -> Tokenizer:

@@ -44,6 +44,8 @@ class RequestRow:
         matcher: its state in its grammar, None without one.
         num_drafts: most drafts to propose next, None before any were verified.
         prompt_logprobs: entries so far of a request that asked, None where none are due.
+        pooled: ``[H]`` f64 sum of the hidden states of the prompt so far, or the last of them, of a
+            request that asked; empty before the first.
         has_processors: whether logits are changed before the most likely token is chosen.
         takes_most_likely: whether the answer is the most likely token and nothing else.
     """
@@ -61,6 +63,7 @@ class RequestRow:
     matcher: Matcher | None = None
     num_drafts: int | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    pooled: Array | None = None
     prompt_mask: Array | None = None
     output_counts: Array | None = None
     has_processors: bool = field(init=False)
@@ -249,6 +252,8 @@ class InputBatch:
         )
         if params.prompt_logprobs is not None and not new.output_token_ids:
             request.prompt_logprobs = []
+        if params.prompt_pooling is not None and not new.output_token_ids:
+            request.pooled = np.empty(0)
         if _has_penalties(params):
             prompt, output = list(new.prompt_token_ids), list(new.output_token_ids)
             request.prompt_mask = np.zeros(self.vocab_size, np.bool_)

@@ -67,12 +67,14 @@ class KVCache:
                 ops.copy_blocks(*pair, place(np.array([[src, dst]], np.int64), beside=pair[0]))
 
     def export(self, group: int, block_ids: Sequence[int]) -> list[memoryview]:
-        """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies."""
+        """Return the bytes of each block: ``[L][K, V][S][Nk][D]``, little endian, as copies.
+
+        Those of a state are ``[L][convolution, delta rule]``, each in the shape of its spec.
+        """
         ids = np.array(block_ids, np.int64)
         parts = [
             on_host(ops.gather_blocks(cache, place(ids, beside=cache)))
-            for layer in self.groups[group].layers
-            for cache in self.layers[layer]
+            for cache in self._arrays(group)
         ]
         return [
             memoryview(b"".join(np.ascontiguousarray(part[i]).tobytes() for part in parts))
@@ -86,8 +88,7 @@ class KVCache:
 
         Raises ConfigError where a view has not the size of a block; nothing is written then.
         """
-        pairs = [self.layers[layer] for layer in self.groups[group].layers]
-        caches = [cache for pair in pairs for cache in pair]
+        caches = self._arrays(group)
         size = sum(cache[0].nbytes for cache in caches)
         for view in views:
             if memoryview(view).nbytes != size:
@@ -106,19 +107,41 @@ class KVCache:
             ops.scatter_blocks(place(new, beside=cache), cache, place(ids, beside=cache))
             at += width
 
+    def _arrays(self, group: int) -> list[Array]:
+        """Return the arrays of a group by layer, those of states as ``[slots, 1, 1, n]``."""
+        arrays = [array for layer in self.groups[group].layers for array in self.layers[layer]]
+        if self.groups[group].kind == "state":
+            return [array.reshape(array.shape[0], 1, 1, -1) for array in arrays]
+        return arrays
+
 
 def kv_bytes_per_token(specs: Sequence[LayerSpec]) -> int:
     """Return the bytes that one token takes over all layers."""
     return sum(spec.bytes_per_token for spec in token_specs(specs))
 
 
-def _blocks(spec: KVCacheSpec, num_blocks: int, block_size: int) -> Array:
-    """Return ``[num_blocks + 1, S, Nk, D]`` where a head's tokens of a block lie side by side.
+def _blocks(
+    specs: Sequence[KVCacheSpec], num_blocks: int, block_size: int
+) -> list[tuple[Array, Array]]:
+    """Return K and V ``[num_blocks + 1, S, Nk, D]`` of specs of one dtype: views of one array.
 
-    Attention reads one head at a time, so it reads memory in order.
+    A block holds K and V of every layer, so that what is used of the cache is used whole, whatever
+    the size of a page of memory. In it a head's tokens lie side by side: attention reads one head
+    at a time, and reads memory in order.
     """
-    shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
-    return _zeros(shape, spec.dtype.numpy).transpose(0, 2, 1, 3)
+    sizes = [spec.num_kv_heads * block_size * spec.head_dim for spec in specs]
+    memory = _zeros((num_blocks + 1, 2 * sum(sizes)), specs[0].dtype.numpy if specs else np.uint8)
+    pairs: list[tuple[Array, Array]] = []
+    at = 0
+    for spec, size in zip(specs, sizes, strict=True):
+        shape = (num_blocks + 1, spec.num_kv_heads, block_size, spec.head_dim)
+        k, v = (
+            memory[:, begin : begin + size].reshape(shape).transpose(0, 2, 1, 3)
+            for begin in (at, at + size)
+        )
+        pairs.append((k, v))
+        at += 2 * size
+    return pairs
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -164,7 +187,7 @@ def _allocate(
 ) -> dict[int, tuple[int, LayerCache]]:
     """Return the group and the arrays of each layer; groups of blocks share theirs."""
     places: dict[int, tuple[int, LayerCache]] = {}
-    pairs: list[LayerCache] = []
+    pairs = _blocks(_specs_of_arrays(groups, specs), *blocks)
     for g, group in enumerate(groups):
         for i, layer in enumerate(group.layers):
             spec = specs[layer]
@@ -173,7 +196,14 @@ def _allocate(
                 state = _zeros((num_slots, *spec.state_shape), spec.state_dtype.numpy)
                 places[layer] = (g, (conv, state))
                 continue
-            if i == len(pairs):
-                pairs.append((_blocks(spec, *blocks), _blocks(spec, *blocks)))
             places[layer] = (g, pairs[i])
     return places
+
+
+def _specs_of_arrays(groups: Sequence[CacheGroup], specs: Sequence[LayerSpec]) -> list[KVCacheSpec]:
+    """Return what array ``i`` holds: layer ``i`` of the longest group that has tokens."""
+    of_tokens = [
+        [spec for layer in group.layers if isinstance(spec := specs[layer], KVCacheSpec)]
+        for group in groups
+    ]
+    return max(of_tokens, key=len, default=[])

@@ -119,6 +119,7 @@ class ModelRunner:
         )
         hidden = self.graphs.forward(step)
         errors = self._add_prompt_logprobs(step, hidden)
+        _pool_prompts(step, hidden)
         if not step.wanted:
             self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
@@ -134,6 +135,7 @@ class ModelRunner:
             draft_token_ids=self._propose(step, hidden, sampled.token_ids, drafts),
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
+            pooled=_pooled_prompts(step.requests, sampled.token_ids),
             errors=errors | sampled.errors,
         )
 
@@ -228,6 +230,36 @@ class ModelRunner:
             elif request.prompt_logprobs is not None:
                 request.prompt_logprobs += found
         return errors
+
+
+def _pool_prompts(step: StepInputs, hidden: Array) -> None:
+    """Add hidden states ``[T, H]`` of prompt tokens where the prompt's vector is asked for."""
+    for i, request in enumerate(step.requests):
+        if request.pooled is None:
+            continue
+        start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
+        first = int(step.batch.positions[start])
+        states = hidden[start : min(end, start + request.num_prompt_tokens - first)]
+        if request.params.prompt_pooling == "last":
+            request.pooled = states[-1].astype(np.float64)
+        else:
+            added = states.sum(axis=0, dtype=np.float64)
+            request.pooled = request.pooled + added if request.pooled.size else added
+
+
+def _pooled_prompts(
+    requests: Iterable[RequestRow], sampled: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[float, ...]]:
+    """Return the vectors of prompts that have just ended, each once."""
+    found = {}
+    for request in [r for r in requests if r.pooled is not None]:
+        if request.request_id in sampled:
+            pooled, request.pooled = request.pooled, None
+            assert pooled is not None, "the prompt has had a step"
+            is_mean = request.params.prompt_pooling == "mean"
+            pooled = pooled / request.num_prompt_tokens if is_mean else pooled
+            found[request.request_id] = tuple(pooled.tolist())
+    return found
 
 
 def _finished_prompts(

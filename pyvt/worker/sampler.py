@@ -15,7 +15,7 @@ import numpy as np
 
 from pyvt import ops
 from pyvt.dispatch import on_host, place
-from pyvt.messages import TokenLogprobs
+from pyvt.messages import NOTHING_ALLOWED, TokenLogprobs
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
 from pyvt.worker.logprobs import token_logprobs
@@ -93,10 +93,7 @@ def _error_of(row: LogitsRow, num_bad: int, logits: Array) -> str:
     matcher = row.request.matcher
     if matcher is not None and matcher.error is not None:
         return matcher.error
-    return (
-        "[sampler] logits: expected at least one token to be allowed, got none; check "
-        "allowed_token_ids, banned_token_ids, bad_words, min_tokens and structured_outputs"
-    )
+    return NOTHING_ALLOWED
 
 
 def _choose(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> tuple[Array, Array]:

@@ -106,6 +106,20 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "messages": (line("x", CHAT, messages="hi"), "messages: expected"),
     "top_logprobs": (line("x", CHAT, top_logprobs=2), "top_logprobs: expected"),
     "logprobs": (line("x", CHAT, logprobs=2), "logprobs: expected true or false"),
+    "format": (line("x", CHAT, response_format={"type": "xml"}), "response_format: expected"),
+    "form": (line("x", structured_outputs={"regx": "a"}), "structured_outputs: expected"),
+    "two_forms": (
+        line("x", response_format={"type": "json_object"}, structured_outputs={"regex": "a"}),
+        "not both",
+    ),
+    "form_and_eos": (
+        line("x", response_format={"type": "json_object"}, ignore_eos=True),
+        "ignore_eos: expected false",
+    ),
+    "image": (
+        line("x", CHAT, messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
+        r"messages\[0\].content\[0\]: expected a part of type 'text'",
+    ),
 }
 
 
@@ -124,6 +138,22 @@ def test_batch_bad_line_gives_an_error_line_and_the_run_goes_on(bad: str, batch:
     assert failed["error"]["message"] == failed["response"]["body"]["error"]["message"]
     assert re.search(message, failed["error"]["message"])
     assert found["after"]["error"] is None
+
+
+def test_batch_line_may_ask_for_a_form_of_its_text(batch: Batch) -> None:
+    forms = {
+        "object": {"response_format": {"type": "json_object"}},
+        "schema": {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+        "regex": {"structured_outputs": {"regex": "a+"}},
+        "text": {"response_format": {"type": "text"}},
+    }
+
+    result = batch(
+        [line(name, CHAT, ignore_eos=False, max_tokens=20, **form) for name, form in forms.items()]
+    )
+
+    assert result.code == 0, result.err
+    assert answers(batch.target).keys() == forms.keys()
 
 
 def test_batch_failed_request_gives_an_error_line(batch: Batch) -> None:
@@ -223,6 +253,17 @@ def test_batch_target_of_something_else_is_refused_and_left_as_it_is(
 def test_batch_empty_source_gives_an_empty_target(batch: Batch) -> None:
     assert batch([]).code == 0
     assert batch.target.read_bytes() == b""
+
+
+def test_batch_target_in_a_folder_that_is_not_there_is_refused_before_the_model_loads(
+    batch: Batch,
+) -> None:
+    batch.target = batch.target.parent / "none" / "out.jsonl"
+
+    result = batch([line("a")])
+
+    assert result.code == 2
+    assert "expected a file in a folder that exists" in result.err
 
 
 def test_batch_missing_source_ends_with_code_2(batch: Batch) -> None:

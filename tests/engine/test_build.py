@@ -353,7 +353,7 @@ def test_smollm2_stop_string_and_logprobs(smollm2: LLM) -> None:
 def test_engine_prompt_has_the_bos_of_its_template_or_of_its_tokenizer_never_both(
     template: str, tmp_path: Path
 ) -> None:
-    """Faults B1: a completion has the tokenizer's BOS, a chat what its template writes."""
+    """A completion has the tokenizer's BOS, a chat what its template writes."""
     folder = write_tiny_model(tmp_path)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_special_tokens(["<bos>"])

@@ -79,9 +79,12 @@ def test_answers_are_those_without_drafts(folder: Path, settings: dict[str, Any]
     assert facts(llm_of(folder, 3), params) == facts(llm_of(folder), params)
 
 
-@pytest.mark.parametrize("num_drafts", [1, 2, 5])
-def test_a_head_that_is_right_saves_a_step_a_draft(sure: Path, num_drafts: int) -> None:
-    plain, drafting = llm_of(sure), llm_of(sure, num_drafts, block_size=256)
+@pytest.mark.parametrize(("num_drafts", "block_size"), [(1, 256), (2, 4), (5, 4), (5, 256)])
+def test_a_head_that_is_right_saves_a_step_a_draft(
+    sure: Path, num_drafts: int, block_size: int
+) -> None:
+    """Also where drafts cross the end of a block."""
+    plain, drafting = llm_of(sure), llm_of(sure, num_drafts, block_size=block_size)
 
     assert facts(drafting, greedy()) == facts(plain, greedy())
     stats = drafting.engine.core.stats
@@ -89,11 +92,16 @@ def test_a_head_that_is_right_saves_a_step_a_draft(sure: Path, num_drafts: int) 
     assert stats.num_steps == 1 + -(-23 // (1 + num_drafts))
 
 
-def test_a_head_that_is_right_drafts_to_the_end_of_a_block(sure: Path) -> None:
-    drafting = llm_of(sure, 3, block_size=4)
+def test_places_of_drafts_take_no_block_that_a_request_does_not_need(sure: Path) -> None:
+    """Two requests of 9 and 10 blocks in a pool of 19."""
+    drafting = llm_of(sure, 5, block_size=4, num_blocks=19, max_model_len=64)
 
-    assert facts(drafting, greedy()) == facts(llm_of(sure), greedy())
-    assert drafting.engine.core.stats.spec_decode_num_accepted_tokens_per_pos[1] > 0
+    found = drafting.generate(PROMPTS[:2], greedy())
+
+    assert [o.outputs[0].token_ids for o in found] == [
+        t for t, _ in facts(llm_of(sure), greedy())[:2]
+    ]
+    assert drafting.engine.core.scheduler.stats().num_preemptions == 0
 
 
 @pytest.mark.parametrize("num_blocks", [18, 99])

@@ -1,5 +1,6 @@
 """EngineThread: one terminal event a request, whatever happens, and an end to wait for."""
 
+import gc
 import random
 import threading
 from collections.abc import Callable
@@ -401,7 +402,8 @@ def test_thread_many_callers_each_get_exactly_one_end(seed: int) -> None:
         rng = random.Random(seed * 100 + caller)
         for number in range(20):
             name = f"{caller}-{number}"
-            run.submit(name, prompt="p" * rng.randint(1, 20), max_tokens=rng.randint(1, 20))
+            lengths = {"prompt": "p" * rng.randint(1, 20), "max_tokens": rng.randint(1, 20)}
+            run.submit(name, is_waiting=True, **lengths)
             if rng.random() < 0.3:
                 run.thread.cancel(name)
 
@@ -416,6 +418,24 @@ def test_thread_many_callers_each_get_exactly_one_end(seed: int) -> None:
     assert set(reasons.values()) <= {"length", "abort", "error"}
     assert {name for name, why in reasons.items() if why == "error"} <= failing
     run.thread.call(lambda engine: engine.core.scheduler.check_integrity())
+    run.end()
+
+
+def test_thread_thousands_of_requests_leave_nothing_behind() -> None:
+    run = Run(max_requests=300)
+    steps = run.engine.core.runner.steps  # type: ignore[attr-defined]
+    counts = []
+    for batch in range(4):
+        for number in range(300):
+            run.submit(f"{batch}.{number}", prompt="ab", max_tokens=2)
+        for number in range(300):
+            run.events(f"{batch}.{number}")
+            del run.sinks[f"{batch}.{number}"], run.seen[f"{batch}.{number}"]
+        run.thread.call(lambda _: steps.clear())
+        gc.collect()
+        counts.append(len(gc.get_objects()))
+
+    assert max(counts[2:]) - counts[1] < 100, "an object a request stays"
     run.end()
 
 

@@ -1,14 +1,17 @@
 """Hybrids over many turns: nothing is computed twice, and every answer is that of a cold run."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pyvt.config import engine_config
+from pyvt import backends
+from pyvt.config import CacheGroup, engine_config
 from pyvt.engine.build import build_engine
 from pyvt.engine.llm_engine import LLMEngine
+from pyvt.kv_tier import MemoryConnector
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
@@ -23,9 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("hybrid") / "m", config=config)
 
 
-def engine_of(folder: Path, **settings: Any) -> LLMEngine:
+def engine_of(
+    folder: Path, make_connector: Callable[..., MemoryConnector] | None = None, **settings: Any
+) -> LLMEngine:
     chosen = {"backend": "numpy", "max_model_len": CONTEXT, "num_blocks": 200, "max_num_seqs": 4}
-    return build_engine(engine_config(str(folder), **(chosen | settings)))
+    config = engine_config(str(folder), **(chosen | settings))
+    return build_engine(config, make_connector=make_connector)
 
 
 def run(engine: LLMEngine, prompts: list[list[int]]) -> list[RequestOutput]:
@@ -133,3 +139,53 @@ def test_several_answers_from_one_prompt_start_from_its_state(folder: Path) -> N
 
     assert found[0] == found[1]
     assert len(set(found[0])) == 3
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["in-the-step", "meanwhile"])
+def test_states_travel_with_kv_to_another_engine(
+    folder: Path, backend: str, is_async: bool
+) -> None:
+    """Turn by turn in engines of their own: each finds all that the one before it kept."""
+    if (reason := backends.why_not(backend)) is not None:
+        pytest.skip(reason)
+    store: dict[Any, bytes] = {}
+    made: list[MemoryConnector] = []
+
+    def make(block_size: int, groups: tuple[CacheGroup, ...]) -> MemoryConnector:
+        made.append(MemoryConnector(block_size, groups=groups, store=store, is_async=is_async))
+        return made[-1]
+
+    cold = engine_of(folder, enable_prefix_caching=False, backend=backend)
+    rng = np.random.default_rng(3)
+    prompt: list[int] = []
+    num_cached = []
+    for _ in range(4):
+        prompt = prompt + turn_of(rng)
+        (output,) = run(engine_of(folder, make, backend=backend), [prompt])
+        assert answer(output) == answer(run(cold, [prompt])[0])
+        num_cached.append(output.metrics.num_cached_tokens)
+
+    assert num_cached == [0, 16, 32, 48]
+    assert [connector.num_loaded for connector in made] == [0, 2, 3, 4]  # one of them a state
+
+
+def test_state_that_cannot_be_loaded_is_computed_again(folder: Path) -> None:
+    store: dict[Any, bytes] = {}
+    prompt = list(range(30, 80))
+    (first,) = run(
+        engine_of(folder, lambda size, groups: MemoryConnector(size, groups=groups, store=store)),
+        [prompt],
+    )
+    made: list[MemoryConnector] = []
+
+    def make(block_size: int, groups: tuple[CacheGroup, ...]) -> MemoryConnector:
+        made.append(MemoryConnector(block_size, groups=groups, store=store))
+        made[-1].failing.update(name for name, group in store if groups[group].kind == "state")
+        return made[-1]
+
+    second, third = run(engine_of(folder, make), [prompt, prompt])
+
+    assert answer(second) == answer(third) == answer(first)
+    assert made[0].num_failed == 2
+    assert second.metrics.num_cached_tokens == 0

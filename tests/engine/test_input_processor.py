@@ -176,6 +176,15 @@ def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> No
         ([{"role": "user", "content": "a"}, {"content": "b"}], "messages[1].role"),
         ([{"role": 1, "content": "b"}], "messages[0].role"),
         ([{"role": "user", "content": "\ud83d"}], "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": {"type": "text"}}], "messages[0].content"),
+        ([{"role": "user", "content": ["a"]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "text", "text": 3}]}], "messages[0].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "\ud83d"}]}],
+            "messages[0].content[0].text",
+        ),
     ],
 )
 def test_render_messages_of_a_wrong_form_are_refused(messages: Any, param: str) -> None:
@@ -185,6 +194,23 @@ def test_render_messages_of_a_wrong_form_are_refused(messages: Any, param: str) 
         processor.render(messages)
 
     assert refused.value.param == param
+
+
+def test_render_parts_of_text_are_lines_of_one_text() -> None:
+    seen: list[Any] = []
+
+    class Template:
+        def render(self, messages: Any, **kwargs: Any) -> RenderedPrompt:
+            seen.extend(messages)
+            return RenderedPrompt("text", "text")
+
+    processor = InputProcessor(FakeTokenizer(), Template, PROCESSOR.limits)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    calls = {"role": "assistant", "tool_calls": [{}]}
+
+    processor.render([{"role": "user", "content": parts, "name": "x"}, calls])
+
+    assert seen == [{"role": "user", "content": "a\nb", "name": "x"}, calls]
 
 
 def test_render_without_a_template_is_refused() -> None:

@@ -58,7 +58,7 @@ def speculating(folder: str) -> LLM:
 
 
 def params_of(settings: dict[str, Any]) -> SamplingParams:
-    return SamplingParams(**{"max_tokens": 60, "ignore_eos": True} | settings)
+    return SamplingParams(**{"max_tokens": 36, "ignore_eos": True} | settings)
 
 
 def facts(outputs: list[RequestOutput]) -> list[Any]:
@@ -90,7 +90,7 @@ def test_structured_answers_are_those_without_speculation(
     plain: LLM, speculating: LLM, structure: dict[str, Any], temperature: float
 ) -> None:
     params = SamplingParams(
-        max_tokens=50,
+        max_tokens=36,
         temperature=temperature,
         seed=2,
         structured_outputs=StructuredOutputsParams(**structure),

@@ -60,6 +60,20 @@ def test_biased_end_does_not_cut_the_answer(llm: LLM, bias: dict[int, float]) ->
     jsonschema.validate(json.loads(output.outputs[0].text), PERSON)
 
 
+@pytest.mark.parametrize("letters", ["0123456789", "abcdefgh", '"\\u', "[{"])
+@pytest.mark.parametrize("schema", [{}, True, {"type": "number"}, {"type": "string"}], ids=str)
+def test_value_without_an_end_is_closed_in_time(llm: LLM, schema: Any, letters: str) -> None:
+    """Digits, letters, escapes or brackets are all that the model wants to say."""
+    bias = {token_id: 100.0 for letter in letters for token_id in llm.encode(letter)}
+    structure = StructuredOutputsParams(json=schema)
+    params = SamplingParams(max_tokens=30, seed=1, logit_bias=bias, structured_outputs=structure)
+
+    (output,) = llm.generate("x", params)
+
+    assert output.outputs[0].finish_reason == "stop"
+    jsonschema.validate(json.loads(output.outputs[0].text), schema)
+
+
 def test_rows_beside_a_grammar_keep_their_tokens(llm: LLM) -> None:
     free = SamplingParams(max_tokens=12, seed=9, ignore_eos=True)
     alone = llm.generate("victim", free)[0].outputs[0].token_ids

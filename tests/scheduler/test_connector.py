@@ -4,11 +4,18 @@ import pytest
 
 from pyvt.config.cache import CacheGroup
 from pyvt.engine.core import EngineCore
+from pyvt.errors import KVTierError
 from pyvt.kv_tier import MemoryConnector
 from pyvt.messages import TransferResults
 from pyvt.scheduler import Scheduler
 from pyvt.testing.fakes import FakeModelRunner
-from tests.scheduler.requests import core_request, run_to_end, runner_of, scheduler_of
+from tests.scheduler.requests import (
+    core_request,
+    run_step,
+    run_to_end,
+    runner_of,
+    scheduler_of,
+)
 from tests.scheduler.test_scheduler_machine import alone
 
 PROMPT = list(range(100, 115))  # three blocks of four and a partial one
@@ -18,14 +25,24 @@ TURN = [*PROMPT, *alone(FIRST)[:2], 1]
 GROUPS = {
     "full": (CacheGroup(kind="full"),),
     "window": (CacheGroup(kind="full"), CacheGroup(kind="sliding", window=5)),
+    "states": (CacheGroup(kind="full"), CacheGroup(kind="state")),
+    "all": (
+        CacheGroup(kind="full"),
+        CacheGroup(kind="sliding", window=5),
+        CacheGroup(kind="state"),
+    ),
 }
+# Of a window the last block is loaded, of states the one behind the last block.
+NUM_LOADED = {"full": 4, "window": 5, "states": 5, "all": 6}
 
 
 def pair(
-    connector: MemoryConnector, groups: str = "full", num_blocks: int = 24
+    connector: MemoryConnector, groups: str = "full", num_blocks: int = 24, num_state_slots: int = 5
 ) -> tuple[Scheduler, FakeModelRunner]:
     """Return a fresh scheduler and runner over a connector."""
-    scheduler = scheduler_of(num_blocks, groups=GROUPS[groups], connector=connector)
+    scheduler = scheduler_of(
+        num_blocks, groups=GROUPS[groups], num_state_slots=num_state_slots, connector=connector
+    )
     runner = runner_of(scheduler, connector=connector)
     connector.register_kv_caches(runner)
     return scheduler, runner
@@ -46,7 +63,10 @@ def run(scheduler: Scheduler, runner: FakeModelRunner, *prompts: list[int]) -> d
             cached[output.request_id] = output.num_cached_tokens
         scheduler.check_integrity()
     assert tokens == {request.request_id: alone(request) for request in requests}
-    assert scheduler.kv_cache_manager.pool.num_pinned_blocks == 0
+    manager = scheduler.kv_cache_manager
+    for pool in [manager.pool, *([] if manager.states is None else [manager.states.pool])]:
+        assert pool.num_pinned_blocks == 0
+        assert pool.num_free_blocks == pool.num_blocks
     return cached
 
 
@@ -61,7 +81,7 @@ def test_connector_second_engine_loads_what_the_first_stored(groups: str, is_asy
     cached = run(scheduler, runner, TURN)
 
     assert cached == {"0": 16}
-    assert connector.num_loaded == (5 if groups == "window" else 4)
+    assert connector.num_loaded == NUM_LOADED[groups]
     assert sum(step.total_num_scheduled_tokens for step in runner.steps) == 2 + 2
     assert scheduler.transfers is not None
     assert scheduler.transfers.num_external_tokens == 16
@@ -119,6 +139,42 @@ def test_connector_that_asks_for_patience_holds_nobody_up() -> None:
     assert set(second.num_scheduled_tokens) == {"patient", "other"}
 
 
+def test_connector_that_asks_a_lone_request_for_patience_keeps_the_engine_alive() -> None:
+    connector = MemoryConnector(4)
+    answers = iter([True] * 5)
+    connector.is_busy = lambda: next(answers, False)
+
+    assert run(*pair(connector), PROMPT) == {"0": 0}
+
+
+@pytest.mark.parametrize("call", ["get_num_new_matched_tokens", "request_finished_all_groups"])
+def test_connector_call_that_fails_is_a_miss_and_counted(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KVTierError("[tier] node: is gone")
+
+    connector = MemoryConnector(4)
+    scheduler, runner = pair(connector)
+    monkeypatch.setattr(connector, call, fail)
+
+    assert run(scheduler, runner, PROMPT, [7, 7, 7]) == {"0": 0, "1": 0}
+    assert scheduler.transfers is not None
+    assert scheduler.transfers.num_failed_calls == 2
+
+
+def test_connector_is_not_asked_where_all_logits_are_wanted() -> None:
+    store = MemoryConnector(4)
+    run(*pair(store), PROMPT)
+    connector = MemoryConnector(4, store=store.store)
+    scheduler, runner = pair(connector)
+    scheduler.add_request(core_request("0", PROMPT, 2, prompt_logprobs=0, ignore_eos=True))
+
+    run_to_end(scheduler, runner)
+
+    assert connector.num_loaded == 0
+
+
 def test_connector_blocks_of_a_finished_request_are_held_until_they_are_stored() -> None:
     connector = MemoryConnector(4)
     scheduler, runner = pair(connector, num_blocks=5)
@@ -154,6 +210,87 @@ def test_connector_abort_while_loading_keeps_the_blocks_until_the_load_ends() ->
     scheduler.check_integrity()
 
 
+@pytest.mark.parametrize("num_steps", [0, 1, 2])
+@pytest.mark.parametrize("groups", GROUPS)
+def test_connector_abort_in_a_prefill_stores_only_what_is_computed(
+    groups: str, num_steps: int
+) -> None:
+    """A name never leads to a block that was not filled: the next engine would answer from it."""
+    store = MemoryConnector(4, groups=GROUPS[groups])
+    scheduler = scheduler_of(
+        24, groups=GROUPS[groups], num_state_slots=5, connector=store, max_prefill_chunk=6
+    )
+    runner = runner_of(scheduler, connector=store)
+    store.register_kv_caches(runner)
+    scheduler.add_request(core_request("0", PROMPT, 3))
+    for _ in range(num_steps):
+        run_step(scheduler, runner)
+
+    scheduler.abort_requests(["0"])
+    step = scheduler.schedule()
+    scheduler.update_from_output(step, runner.execute_model(step))
+
+    assert len({name for name, _ in store.store}) == num_steps * 6 // 4
+    run(*pair(MemoryConnector(4, groups=GROUPS[groups], store=store.store), groups), PROMPT)
+
+
+@pytest.mark.parametrize("groups", ["states", "all"])
+def test_connector_abort_while_a_state_loads_keeps_its_slot_until_the_load_ends(
+    groups: str,
+) -> None:
+    store = MemoryConnector(4, groups=GROUPS[groups])
+    run(*pair(store, groups), PROMPT)
+    connector = MemoryConnector(4, groups=GROUPS[groups], store=store.store, is_async=True)
+    scheduler, runner = pair(connector, groups)
+    scheduler.add_request(core_request("0", TURN, 2))
+    step = scheduler.schedule()
+
+    scheduler.abort_requests(["0"])
+    scheduler.check_integrity()
+    states = scheduler.kv_cache_manager.states
+    assert states is not None
+    held = states.pool.num_pinned_blocks
+    scheduler.update_from_output(step, runner.execute_model(step))
+
+    assert held == 1
+    assert states.pool.num_free_blocks == states.pool.num_blocks
+    scheduler.check_integrity()
+
+
+def test_connector_loads_a_state_into_the_last_slot_there_is() -> None:
+    store = MemoryConnector(4, groups=GROUPS["states"])
+    run(*pair(store, "states"), PROMPT)
+    connector = MemoryConnector(4, groups=GROUPS["states"], store=store.store)
+
+    assert run(*pair(connector, "states", num_state_slots=1), TURN) == {"0": 16}
+
+
+def test_connector_that_lacks_the_state_loads_no_kv_beyond_it() -> None:
+    """KV without the state behind it cannot be used, so it is not counted as cached either."""
+    store = MemoryConnector(4, groups=GROUPS["states"])
+    scheduler, runner = pair(store, "states")
+    run(scheduler, runner, PROMPT)
+    names: list[bytes] = []
+    assert scheduler.hasher is not None
+    scheduler.hasher.extend(names, TURN)
+    del store.store[names[3], 1]
+    connector = MemoryConnector(4, groups=GROUPS["states"], store=store.store)
+
+    assert run(*pair(connector, "states"), TURN) == {"0": 12}
+    assert connector.num_loaded == 4
+
+
+def test_connector_state_that_was_loaded_serves_the_next_request_too() -> None:
+    store = MemoryConnector(4, groups=GROUPS["states"])
+    run(*pair(store, "states"), PROMPT)
+    connector = MemoryConnector(4, groups=GROUPS["states"], store=store.store)
+    scheduler, runner = pair(connector, "states")
+
+    assert run(scheduler, runner, TURN) == {"0": 16}
+    assert run(scheduler, runner, TURN) == {"0": 16}
+    assert connector.num_loaded == 5
+
+
 def test_connector_results_of_unknown_requests_are_no_error() -> None:
     scheduler, runner = pair(MemoryConnector(4))
     scheduler.add_request(core_request("0", [1], 1))
@@ -171,7 +308,7 @@ def test_connector_results_of_unknown_requests_are_no_error() -> None:
 @pytest.mark.parametrize("groups", GROUPS)
 @pytest.mark.parametrize("num_tokens", [0, 3, 8, 13, 100])
 def test_rollback_request_computes_the_rest_again(groups: str, num_tokens: int) -> None:
-    scheduler = scheduler_of(32, groups=GROUPS[groups])
+    scheduler = scheduler_of(32, groups=GROUPS[groups], num_state_slots=4)
     runner = runner_of(scheduler)
     request = core_request("a", PROMPT, 8, ignore_eos=True)
     scheduler.add_request(request)

@@ -271,7 +271,7 @@ def test_fork_outlives_its_parent() -> None:
 
 @pytest.mark.parametrize("n", range(1, 9))
 def test_fork_more_answers_than_rows_all_come(n: int) -> None:
-    """Faults D14: n answers with two rows."""
+    """With two rows."""
     scheduler = scheduler_of(16, max_num_seqs=2)
     runner = runner_of(scheduler)
     for i in range(n):

@@ -263,7 +263,7 @@ def test_scheduler_worker_that_samples_nothing_is_an_assertion() -> None:
 
 
 def test_scheduler_abort_while_another_prefills_leaves_nothing_behind() -> None:
-    """Faults D2: the interleave 200 times; the prefill goes on, and every block comes back."""
+    """The interleave 200 times; the prefill goes on, and every block comes back."""
     scheduler = scheduler_of(64, max_num_batched_tokens=16, max_prefill_chunk=8, max_num_seqs=4)
     runner = runner_of(scheduler)
 

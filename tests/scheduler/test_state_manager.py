@@ -3,7 +3,6 @@
 import pytest
 
 from pyvt.config.cache import CacheGroup
-from pyvt.errors import ConfigError
 from pyvt.messages import StateSlots
 from pyvt.scheduler.state_manager import EMPTY, RequestState, StateManager
 from pyvt.scheduler.state_pool import StatePool
@@ -222,8 +221,3 @@ def test_an_edited_turn_and_two_branches_start_from_the_prefix_that_they_share()
 
     # The second leaves the first at 16 tokens, where nothing was kept; from then on it is.
     assert cached == [0, 0, 16, 24]
-
-
-def test_a_connector_is_refused_beside_states() -> None:
-    with pytest.raises(ConfigError, match="recurrent states"):
-        scheduler_of(8, groups=(FULL, STATE), num_state_slots=2, connector=object())

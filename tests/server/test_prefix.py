@@ -79,3 +79,22 @@ def test_prefix_cache_can_be_reset_and_is_counted(serve: Serve) -> None:
     assert f"pyvt:prompt_tokens_cached_total {float(hits)}" in text
     assert reset.json()["num_blocks"] > 0
     assert num_cached(server, "completions") == 0
+
+
+def test_render_tells_what_a_request_would_find(serve: Serve) -> None:
+    server = serve(config={"api_key": ("a", "b")})
+    path, chat = ROUTES["chat"]
+
+    def estimate(key: str = "a", **fields: Any) -> int:
+        asked = {**chat, **fields}
+        reply = server.post(f"{path}/render", asked, headers={"x-api-key": key})
+        return int(reply.json()["cached_tokens"])
+
+    cold = estimate()
+    num_cached(server, "chat")
+    warm = estimate()
+
+    assert cold == 0
+    assert warm == num_cached(server, "chat") > 0
+    assert estimate(key="b") == 0
+    assert estimate(cache_salt="x") == 0

@@ -246,7 +246,7 @@ def test_process_drains_on_a_signal_and_frees_the_port(tiny_model: Path) -> None
 
 
 def test_process_aborts_what_outlives_the_drain(tiny_model: Path) -> None:
-    server = Process(tiny_model, "--shutdown-timeout-s", "0")
+    server = Process(tiny_model, "--shutdown-timeout", "0")
     reply = server.stream()
 
     server.process.send_signal(signal.SIGINT)
@@ -276,9 +276,11 @@ def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> Non
     server.end()
 
     words = [line.split()[0] for line in server.lines]
-    assert words == ["loading", "model", "context", "detected", "url", "try", "stopping"]
+    assert words == ["loading", "model", "context", "memory", "detected", "url", "try", "stopping"]
     assert "tiny-llama" in server.lines[1]
-    assert "128 tokens" in server.lines[2]
+    assert server.lines[2] == "context    128 tokens, the model's own"
+    assert "weights" in server.lines[3]
+    assert "KV" in server.lines[3]
     assert "0 requests" in server.lines[-1]
 
 

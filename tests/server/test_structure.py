@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 
 from pyvt.config.server import ServerConfig
@@ -35,15 +36,31 @@ TEMPLATES = {
     "thinking": HERMES + "{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}",
     "plain": PLAIN,
     "mistral": PLAIN + "{# [TOOL_CALLS] #}",
+    "mistral_named": PLAIN + "{# [TOOL_CALLS] [CALL_ID] [ARGS] #}",
+    "pythonic": PLAIN + "{# [func_name1(params_name1=1)] #}",
+    "pythonic_tags": PLAIN + "{# <|tool_call_start|>[f()]<|tool_call_end|> #}",
 }
 # Tokens that a call of ``g`` needs, a byte each, and some to spare.
 ROOM = {"hermes": 72, "llama_json": 54}
+DIALECTS = tuple(name for name in TEMPLATES if name not in ("thinking", "plain"))
+RICH = {
+    "type": "object",
+    "properties": {
+        "may": {"type": "boolean"},
+        "kind": {"enum": ["a", "b"]},
+        "must": {"type": "integer", "minimum": 0, "maximum": 9},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/bit"}, "maxItems": 2},
+    },
+    "required": ["must"],
+    "additionalProperties": False,
+    "$defs": {"bit": {"enum": [0, 1]}},
+}
 
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncLLM]:
     """A tiny random model."""
-    path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+    path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=256)
     found = AsyncLLM(str(path), backend="numpy")
     yield found
     found.thread.shutdown()
@@ -126,7 +143,7 @@ def test_other_routes_have_the_form(llm: AsyncLLM) -> None:
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("choice", ["required", NAMED])
-@pytest.mark.parametrize("dialect", ["hermes", "qwen_xml", "llama_json"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_forced_call_comes(llm: AsyncLLM, dialect: str, choice: Any, is_stream: bool) -> None:
     reply = Tiny(llm, dialect).chat(
         tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, stream=is_stream
@@ -140,6 +157,23 @@ def test_forced_call_comes(llm: AsyncLLM, dialect: str, choice: Any, is_stream: 
     assert call["name"] in (("f", "g") if choice == "required" else ("g",))
     if call["name"] == "g":
         assert isinstance(arguments["a"], int)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_arguments_of_a_forced_call_satisfy_their_schema(
+    llm: AsyncLLM, dialect: str, seed: int
+) -> None:
+    tool = {"type": "function", "function": {"name": "r", "parameters": RICH, "strict": True}}
+
+    reply = Tiny(llm, dialect).chat(
+        tools=[tool], tool_choice="required", seed=seed, max_tokens=200, parallel_tool_calls=False
+    )
+
+    (answer,) = whole(reply)
+    (call,) = answer["calls"]
+    assert call["name"] == "r"
+    jsonschema.validate(json.loads(call["arguments"]), RICH)
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required", NAMED])
@@ -209,14 +243,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             }
         },
-        "structured_outputs",
+        "response_format",
     ),
     "other_tool": (
         "hermes",
         {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "z"}}},
         "tool_choice",
     ),
-    "no_grammar": ("mistral", {"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
     "regex_and_tools": (
         "hermes",
         {"tools": TOOLS, "structured_outputs": {"regex": "a"}},

@@ -14,6 +14,7 @@ from pyvt.testing.serving_load import (
     Seen,
     arrival_offsets,
     closed_loop,
+    engine_asker,
     make_prompts,
     open_loop,
 )
@@ -79,7 +80,7 @@ def run(loop: Any, **engine: Any) -> tuple[LoadResult, list[int]]:
 
     async def main() -> LoadResult:
         try:
-            return await loop(llm)
+            return await loop(engine_asker(llm, PARAMS))
         finally:
             await llm.shutdown()
 
@@ -92,7 +93,7 @@ def run(loop: Any, **engine: Any) -> tuple[LoadResult, list[int]]:
 def test_closed_loop_never_has_more_under_way(concurrency: int) -> None:
     counts: list[int] = []
 
-    result, sizes = run(lambda llm: closed_loop(llm, PROMPTS, PARAMS, concurrency, counts.append))
+    result, sizes = run(lambda ask: closed_loop(ask, PROMPTS, concurrency, counts.append))
 
     assert max(sizes) == concurrency
     assert len(result.requests) == 12
@@ -101,7 +102,7 @@ def test_closed_loop_never_has_more_under_way(concurrency: int) -> None:
 
 
 def test_open_loop_sends_all_at_once_where_the_rate_is_infinite() -> None:
-    result, sizes = run(lambda llm: open_loop(llm, PROMPTS, PARAMS, [0.0] * 12, lambda _: None))
+    result, sizes = run(lambda ask: open_loop(ask, PROMPTS, [0.0] * 12, lambda _: None))
 
     assert max(sizes) > 3
     assert {seen.num_prompt_tokens for seen in result.requests} == {5}
@@ -111,7 +112,7 @@ def test_open_loop_sends_all_at_once_where_the_rate_is_infinite() -> None:
 def test_open_loop_counts_from_the_moment_a_request_is_due() -> None:
     offsets = [0.0, 0.05, 0.1]
 
-    result, _ = run(lambda llm: open_loop(llm, PROMPTS[:3], PARAMS, offsets, lambda _: None))
+    result, _ = run(lambda ask: open_loop(ask, PROMPTS[:3], offsets, lambda _: None))
 
     due_s = sorted(seen.due_s for seen in result.requests)
     assert np.diff(due_s).tolist() == pytest.approx([0.05, 0.05])
@@ -121,7 +122,7 @@ def test_open_loop_counts_from_the_moment_a_request_is_due() -> None:
 def test_load_with_a_failing_request_fails() -> None:
     with pytest.raises(ExceptionGroup) as failed:
         run(
-            lambda llm: closed_loop(llm, PROMPTS, PARAMS, 2, lambda _: None),
+            lambda ask: closed_loop(ask, PROMPTS, 2, lambda _: None),
             failing=frozenset({"async-3"}),
         )
 

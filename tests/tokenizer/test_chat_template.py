@@ -184,7 +184,7 @@ def test_kwargs_do_not_replace_special_tokens() -> None:
 
 
 def test_template_of_the_kwargs_is_ignored(qwen3_template: ChatTemplate) -> None:
-    """Faults B7: a request brings no template of its own."""
+    """A request brings no template of its own."""
     got = qwen3_template.render(USER, chat_template="{{ range(10**9) }}")
 
     assert got.text == qwen3_template.render(USER).text

@@ -75,7 +75,7 @@ def places(chat: Chat) -> Iterator[Callable[[str], Chat]]:
 def test_no_string_of_a_caller_becomes_a_control_token(
     template: str, conversation: str, qwen3: Tokenizer, qwen3_config: dict[str, Any]
 ) -> None:
-    """Faults B2: content, names, tool descriptions, arguments, results, system, history."""
+    """In content, names, tool descriptions, arguments, results, system, history."""
     source = TEMPLATES.get(template) or qwen3_config["chat_template"]
     specials = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     chats = ChatTemplate({"default": source}, specials, control_texts=qwen3.control_texts)

@@ -54,7 +54,7 @@ def test_encode_corpus_equals_tokenizers(qwen3: Tokenizer, qwen3_json: str) -> N
 
 
 def test_decode_random_ids_equals_tokenizers(qwen3: Tokenizer, qwen3_json: str) -> None:
-    """Faults A4: parts of characters in any order."""
+    """Parts of characters in any order."""
     oracle = tokenizers.Tokenizer.from_str(qwen3_json)
     rng = random.Random(5)
     rows = [[rng.randrange(qwen3.vocab_size) for _ in range(3)] for _ in range(5000)]
@@ -89,7 +89,7 @@ def test_special_ids_are_only_the_special_added_tokens(qwen3: Tokenizer) -> None
 
 
 def test_bos_is_added_by_the_post_processor_only_when_asked() -> None:
-    """Faults B1: a completion begins with BOS, a rendered chat with the template's own."""
+    """A completion begins with BOS, a rendered chat with the template's own."""
     llama2 = hf_tokenizer(llama2_json("first"), {"bos_token": "<s>", "eos_token": "</s>"})
     rendered = RenderedPrompt("<s>a", "<s>a")
 

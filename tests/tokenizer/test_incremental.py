@@ -80,7 +80,6 @@ def test_spm_random_ids_equal_one_shot(ids: list[int], skip: bool) -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_qwen3_random_ids_equal_one_shot(qwen3: Tokenizer, data: st.DataObject) -> None:
-    """Faults A4."""
     ids = data.draw(st.lists(st.integers(0, qwen3.vocab_size + 300), max_size=12))
 
     assert "".join(pieces(qwen3, ids)) == qwen3.decode(ids)
@@ -96,7 +95,6 @@ def test_every_id_of_smollm2_equals_its_bytes(smollm2: Tokenizer) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_no_piece_of_whole_text_holds_a_replacement(qwen3: Tokenizer, text: str) -> None:
-    """Faults A1."""
     got = pieces(qwen3, qwen3.encode(text))
 
     assert "".join(got) == text
@@ -127,7 +125,6 @@ def test_round_trip_of_the_corpus(qwen3: Tokenizer) -> None:
 def test_invalid_bytes_give_one_replacement_for_each_maximal_part(
     data: bytes, want: list[str]
 ) -> None:
-    """Faults A2."""
     assert pieces(BYTES, list(data)) == want
 
 
@@ -139,7 +136,7 @@ def test_special_token_inside_a_character_does_not_break_it() -> None:
 
 
 def test_special_token_is_hidden_and_other_added_ones_are_printed() -> None:
-    """Faults A17: a role marker never shows in the text."""
+    """A role marker never shows in the text."""
     assert pieces(BYTES, [97, 256, 257]) == ["a", "", "<think>", ""]
 
 

@@ -146,7 +146,6 @@ def bounded_time_and_memory() -> Iterator[None]:
 
 @pytest.mark.parametrize(("source", "message"), BOMBS)
 def test_bomb_is_a_request_error(source: str, message: str) -> None:
-    """Faults B7."""
     with pytest.raises(RequestError, match=message):
         render(source)
 

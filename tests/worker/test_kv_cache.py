@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pyvt.config.cache import KVCacheSpec, block_bytes, cache_groups
+from pyvt.config.cache import KVCacheSpec, StateSpec, block_bytes, cache_groups, state_bytes
 from pyvt.errors import ConfigError
 from pyvt.messages import BlockCopy
 from pyvt.tensor.dtype import BF16, F32, DType
@@ -113,6 +113,26 @@ def test_exported_block_is_layers_then_k_and_v_in_order_and_comes_back() -> None
     for ours, theirs in zip(cache.layers, other.layers, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(b[[1, 3]], a[[4, 2]])
+
+
+def test_exported_state_is_layers_then_convolution_and_delta_rule_and_comes_back() -> None:
+    state = StateSpec(conv_shape=(3, 10), state_shape=(2, 4, 5), conv_dtype=BF16, state_dtype=F32)
+    specs = [state, *_specs(F32), state]
+    cache, other = (allocate_kv_cache(specs, 2, 4, num_slots) for num_slots in (4, 2))
+    rng = np.random.default_rng(0)
+    layers = [cache.layers[i] for i in (0, 3)]
+    for array in [array for pair in layers for array in pair]:
+        array[...] = rng.standard_normal(array.shape)
+
+    views = cache.export(1, [4, 2])
+    other.import_(1, [1, 2], views)
+
+    assert bytes(views[0]) == b"".join(a[4].tobytes() for pair in layers for a in pair)
+    assert views[0].nbytes == state_bytes(specs)
+    for ours, theirs in zip(layers, [other.layers[i] for i in (0, 3)], strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(b[[1, 2]], a[[4, 2]])
+            assert not b[0].any()
 
 
 def test_import_of_another_layout_is_refused_and_writes_nothing() -> None:

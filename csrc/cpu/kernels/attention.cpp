@@ -17,9 +17,12 @@
 // tried       decode, context 2000, D 128, one thread: no prefetch takes 2.0 times as long; a walk
 //             of all tokens for one KV head after the other 2.3 times, where heads of a token lie
 //             side by side
-//             decode, context 140, D 128, two threads, in a step: heads of a token side by side and
-//             no prefetch of the first tile, parts of all heads 115 µs a layer; parts of some heads
-//             and the first tile asked for ahead 83; a head's tokens of a block side by side 65
+//             decode, context 128, D 128, 8 KV heads, two threads, cold: all of the next tile asked
+//             for on the way 48 µs, 2 KiB ahead in the order of reading 43, 3/4 KiB 43, 4 and 8 KiB
+//             47, none 63; the same walk without arithmetic 31. A core drops the prefetches that it
+//             has no room for: all of a tile asked for at once comes for the smaller part. Loads in
+//             their place block the core: 60. Values by columns of 32 dims over all keys of a tile
+//             want a line of each key at a time; by 8 keys with all dims they are read in order
 //             Prefill, in one profile, time of scores by that of values: lanes along dims 1.55, by
 //             columns and their transposing 0.97 (D 64). Blocks of 48 rows: at context 4096
 //             widening and transposing take 31 % of the time, of 128 rows 18 %. Values as they lie
@@ -36,24 +39,37 @@ namespace {
 class Prefetcher {
  public:
   explicit Prefetcher(const AttnTile& tile)
-      : runs_(tile.ahead), end_(tile.ahead + tile.num_ahead), lines_(tile.ahead_lines) {}
+      : next_(tile.ahead), end_(tile.ahead + tile.num_ahead) {}
 
   void advance(int num_lines) {
-    for (; num_lines > 0 && runs_ != end_; --num_lines) {
-      __builtin_prefetch(static_cast<const char*>(*runs_) + line_ * 64);
-      if (++line_ == lines_) {
-        line_ = 0;
-        ++runs_;
+    while (num_lines > 0) {
+      if (left_ == 0) {
+        if (next_ == end_) return;
+        at_ = next_->data;
+        left_ = next_->num_lines;
+        ++next_;
       }
+      const int count = num_lines < left_ ? num_lines : left_;
+      const char* at = at_;
+      for (int i = 0; i < count; ++i) __builtin_prefetch(at + i * 64);
+      at_ = at + count * 64;
+      left_ -= count;
+      num_lines -= count;
     }
   }
 
  private:
-  const void* const* runs_;
-  const void* const* end_;
-  int lines_;
-  int line_ = 0;
+  const AttnRun* next_;
+  const AttnRun* end_;
+  const char* at_ = nullptr;
+  int left_ = 0;
 };
+
+// Cache lines of keys or of values that are read in order.
+template <typename T>
+int lines_of(const AttnTile& tile, int num_keys) {
+  return static_cast<int>((num_keys * tile.head_dim * static_cast<int64_t>(sizeof(T)) + 63) / 64);
+}
 
 // Scores of kRows rows against kAttnKeyGroup keys. Without a tail the sums never leave registers.
 template <int kRows, bool kHasTail, typename T>
@@ -180,18 +196,19 @@ void spread_values(const void* const* values, int begin, int end, int64_t head_d
 }
 
 // Adds weight · value over the keys [first, last) to kVectors vectors of kRows rows of sums;
-// `value_at(j)` is where the vectors of key j lie.
+// `value_at(j)` is where the vectors of key j lie. Without `has_sums` they start at zero.
 template <int kRows, int kVectors, typename ValueAt>
 inline void value_group(float* sums, int64_t stride, const float* weights, const ValueAt& value_at,
-                        int first, int last, Prefetcher* ahead, int pace) {
+                        int first, int last, bool has_sums) {
   simd::Vec acc[kRows][kVectors];
-  for (auto& row : acc) {
-    for (simd::Vec& sum : row) sum = simd::zero();
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = has_sums ? simd::load(sums + r * stride + v * simd::kLanes) : simd::zero();
+    }
   }
   for (int j = first; j < last; ++j) {
     simd::Vec weight[kRows];
     for (int r = 0; r < kRows; ++r) weight[r] = simd::set1(weights[r * kAttnTile + j]);
-    if (ahead != nullptr) ahead->advance(pace);
     const auto* value = value_at(j);
     for (int v = 0; v < kVectors; ++v) {
       const simd::Vec x = simd::load(value + v * simd::kLanes);
@@ -205,12 +222,14 @@ inline void value_group(float* sums, int64_t stride, const float* weights, const
   }
 }
 
-// The dims behind the last whole vector; the rest of that vector becomes zero.
+// The dims behind the last whole vector; the rest of that vector stays zero.
 template <int kRows, typename T>
 inline void value_tail(float* sums, int64_t stride, const float* weights, const T* const* values,
-                       int64_t d, int num_dims, int first, int last) {
+                       int64_t d, int num_dims, int first, int last, bool has_sums) {
   simd::Vec acc[kRows];
-  for (simd::Vec& sum : acc) sum = simd::zero();
+  for (int r = 0; r < kRows; ++r) {
+    acc[r] = has_sums ? simd::load(sums + r * stride + d) : simd::zero();
+  }
   for (int j = first; j < last; ++j) {
     const simd::Vec x = simd::load_first(values[j] + d, num_dims);
     for (int r = 0; r < kRows; ++r) {
@@ -259,8 +278,7 @@ inline int rows_together(int num_left) {
 template <bool kHasTail, typename T>
 void score_rows(const AttnTile& tile, int begin_key, int end_key, Prefetcher* ahead) {
   const T* const* keys = reinterpret_cast<const T* const*>(tile.keys);
-  // Half of what is ahead goes with the scores of a whole tile.
-  const int pace = tile.num_ahead * tile.ahead_lines * kAttnKeyGroup / (2 * kAttnTile) + 1;
+  const int pace = lines_of<T>(tile, kAttnKeyGroup);
   for (int key = begin_key; key < end_key; key += kAttnKeyGroup) {
     ahead->advance(pace);
     for (int row = 0; row < tile.num_rows;) {
@@ -302,33 +320,37 @@ void score_rows_by_columns(const AttnTile& tile, int begin_key, int end_key) {
   }
 }
 
-// The sums of rows [row, end), which see the same keys, in kVectors vectors from dim d on; none
-// stands for the masked tail.
+// Rows and keys of a tile: rows that see the same keys, and some of those.
+struct Piece {
+  int row, row_end;
+  int first, last;
+  bool has_sums;  // of earlier keys
+};
+
+// The sums of a piece in kVectors vectors from dim d on; none stands for the masked tail.
 template <int kVectors, typename T>
-void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* ahead) {
+void value_rows(const AttnTile& tile, const Piece& piece, int64_t d) {
   const T* const* values = reinterpret_cast<const T* const*>(tile.values);
-  const int first = tile.first[row], last = tile.last[row];
   const int num_dims = static_cast<int>(tile.head_dim - d);
-  const int pace = tile.num_ahead * tile.ahead_lines * 4 * simd::kLanes /
-                       static_cast<int>(2 * kAttnTile * tile.head_dim) +
-                   1;
   const float* columns = tile.value_columns + (tile.value_columns == nullptr ? 0 : d * kAttnTile);
-  while (row < end) {
-    const int together = rows_together(end - row);
+  for (int row = piece.row; row < piece.row_end;) {
+    const int together = rows_together(piece.row_end - row);
     float* sums = tile.sums + row * tile.row_stride;
     const float* weights = tile.scores + row * kAttnTile;
     const auto add = [&](auto num_rows) {
       constexpr int kRows = decltype(num_rows)::value;
       if constexpr (kVectors == 0) {
-        value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, first, last);
+        value_tail<kRows>(sums, tile.row_stride, weights, values, d, num_dims, piece.first,
+                          piece.last, piece.has_sums);
       } else if (tile.value_columns != nullptr) {
         value_group<kRows, kVectors>(
             sums + d, tile.row_stride, weights,
-            [&](int j) { return columns + j * tile.value_width; }, first, last, nullptr, pace);
+            [&](int j) { return columns + j * tile.value_width; }, piece.first, piece.last,
+            piece.has_sums);
       } else {
         value_group<kRows, kVectors>(
-            sums + d, tile.row_stride, weights, [&](int j) { return values[j] + d; }, first, last,
-            kVectors == 4 && row == 0 ? ahead : nullptr, pace);
+            sums + d, tile.row_stride, weights, [&](int j) { return values[j] + d; }, piece.first,
+            piece.last, piece.has_sums);
       }
     };
     if (together == 3) {
@@ -342,15 +364,35 @@ void value_rows(const AttnTile& tile, int row, int end, int64_t d, Prefetcher* a
   }
 }
 
-template <int kVectors, typename T>
-void value_column(const AttnTile& tile, int64_t d, Prefetcher* ahead) {
+// All dims of a piece, as values lie or from columns.
+template <typename T>
+void value_piece(const AttnTile& tile, const Piece& piece) {
+  int64_t d = 0;
+  if (tile.value_columns != nullptr && tile.value_width == simd::kLanes) {
+    for (; d < tile.row_stride; d += simd::kLanes) value_rows<1, T>(tile, piece, d);
+    return;
+  }
+  constexpr int kWidth = kAttnValueVectors * simd::kLanes;
+  for (; d + kWidth <= tile.head_dim; d += kWidth) {
+    value_rows<kAttnValueVectors, T>(tile, piece, d);
+  }
+  for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_rows<1, T>(tile, piece, d);
+  if (d < tile.head_dim) value_rows<0, T>(tile, piece, d);
+}
+
+// Values that are read as they lie are read in order, some keys with all their dims at a time.
+template <typename T>
+void add_values(const AttnTile& tile, Prefetcher* ahead) {
+  constexpr int kKeys = 8;
   for (int row = 0; row < tile.num_rows;) {
     int end = row + 1;
-    while (end < tile.num_rows && tile.first[end] == tile.first[row] &&
-           tile.last[end] == tile.last[row]) {
-      ++end;
+    const int first = tile.first[row], last = tile.last[row];
+    while (end < tile.num_rows && tile.first[end] == first && tile.last[end] == last) ++end;
+    const int step = tile.value_columns == nullptr ? kKeys : kAttnTile;
+    for (int j = first; j < last; j += step) {
+      if (row == 0) ahead->advance(lines_of<T>(tile, kKeys));
+      value_piece<T>(tile, {row, end, j, j + step < last ? j + step : last, j != first});
     }
-    value_rows<kVectors, T>(tile, row, end, d, ahead);
     row = end;
   }
 }
@@ -375,17 +417,7 @@ void attend_tile(const AttnTile& tile) {
     softmax_tile_row(tile.scores + row * kAttnTile, tile.first[row], tile.last[row], tile.scale,
                      tile.soft_cap, tile.tops + row, tile.totals + row);
   }
-  int64_t d = 0;
-  if (tile.value_columns != nullptr && tile.value_width == simd::kLanes) {
-    for (; d < tile.row_stride; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
-    return;
-  }
-  constexpr int kWidth = kAttnValueVectors * simd::kLanes;
-  for (; d + kWidth <= tile.head_dim; d += kWidth) {
-    value_column<kAttnValueVectors, T>(tile, d, &ahead);
-  }
-  for (; d + simd::kLanes <= tile.head_dim; d += simd::kLanes) value_column<1, T>(tile, d, &ahead);
-  if (d < tile.head_dim) value_column<0, T>(tile, d, &ahead);
+  add_values<T>(tile, &ahead);
 }
 
 inline void fold_tile(const AttnState& state, const AttnState& tile, int num_rows,

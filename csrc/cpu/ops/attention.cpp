@@ -92,7 +92,7 @@ struct Work {
   int* last;
   const void** keys;
   const void** values;
-  const void** ahead;
+  AttnRun* ahead;
   float* key_panel;
   float* value_panel;
   float* key_columns;
@@ -355,7 +355,7 @@ Work Attention::work() const {
   const int64_t tops = place(rows * 4), totals = place(rows * 4);
   const int64_t first = place(rows * 4), last = place(rows * 4);
   const int64_t keys = place(kAttnTile * 8), values = place(kAttnTile * 8);
-  const int64_t ahead = place(2 * kAttnTile * (pages_.num_heads() + 1) * 8);
+  const int64_t ahead = place(4 * kAttnTile * sizeof(AttnRun));
   const int64_t key_panel = place(panel_bytes), value_panel = place(panel_bytes);
   const int64_t key_columns = place(panel_bytes);
   char* base = scratch<char>(kWorkSlot, size);
@@ -369,7 +369,7 @@ Work Attention::work() const {
   work.last = reinterpret_cast<int*>(base + last);
   work.keys = reinterpret_cast<const void**>(base + keys);
   work.values = reinterpret_cast<const void**>(base + values);
-  work.ahead = reinterpret_cast<const void**>(base + ahead);
+  work.ahead = reinterpret_cast<AttnRun*>(base + ahead);
   work.key_panel = floats(key_panel);
   work.key_columns = floats(key_columns);
   work.value_panel = floats(value_panel);
@@ -460,7 +460,7 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
       work.last[row] = static_cast<int>(last);
     }
   }
-  const KvSpan span = {block.request, block.kv_head + head, 1, at.index, begin, end};
+  const KvSpan span = {block.request, block.kv_head + head, at.index, begin, end};
   pages_.point(span, work.keys, work.values);
   const int64_t of_head = tokens.begin * group_, row = head * rows_of_head(block) + of_head;
   AttnTile args{};
@@ -482,7 +482,6 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
     const KvRuns ahead = runs_ahead(span, at, next, is_cold, work);
     args.ahead = ahead.runs;
     args.num_ahead = ahead.count;
-    args.ahead_lines = pages_.lines_of_head();
     table_.attend_tile[of_cache_](args);
     return;
   }
@@ -493,45 +492,23 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   table_.attend_tile[0](args);
 }
 
-// What is read after this tile, in the order in which it lies: every head takes its own keys and
-// values of the next tile or, where the heads of a token are side by side, a share of the tokens
-// with all their heads. A cold tile asks for its first head at once, and for the next one on the
-// way.
+// What is read in this tile and after it: the next KV head's, or what the next tile begins with.
 KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
                              const Work& work) const {
-  const int64_t head = span.kv_head - at.block->kv_head, num_shares = at.block->num_kv_heads;
   KvRuns ahead = {work.ahead, 0};
-  if (is_cold && head == 0) {
-    pages_.add_runs(span, &ahead);
-    const int num_lines = pages_.lines_of_head();
-    for (int i = 0; i < ahead.count * num_lines; ++i) {
-      __builtin_prefetch(static_cast<const char*>(ahead.runs[i / num_lines]) + i % num_lines * 64);
-    }
-    ahead.count = 0;
+  pages_.add_runs(span, &ahead);
+  KvSpan later = span;
+  if (++later.kv_head < at.block->kv_head + at.block->num_kv_heads) {
+    pages_.add_runs(later, &ahead);
+  } else if (next.block != nullptr) {
+    const Block& block = *next.block;
+    const int64_t start = next.index * kAttnTile;
+    later = {block.request, block.kv_head, next.index,
+             std::max(start, first_key(block.position)) - start,
+             std::min(start + kAttnTile, block.position + block.num_tokens) - start};
+    pages_.add_runs(later, &ahead);
   }
-  if (is_cold && head + 1 < num_shares) {
-    KvSpan neighbour = span;
-    ++neighbour.kv_head;
-    pages_.add_runs(neighbour, &ahead);
-  }
-  if (next.block == nullptr) return ahead;
-  const Block& block = *next.block;
-  const int64_t start = next.index * kAttnTile;
-  KvSpan later = {block.request,
-                  block.kv_head,
-                  block.num_kv_heads,
-                  next.index,
-                  std::max(start, first_key(block.position)) - start,
-                  std::min(start + kAttnTile, block.position + block.num_tokens) - start};
-  if (pages_.has_heads_side_by_side()) {
-    const int64_t begin = later.begin, count = later.end - later.begin;
-    later.begin = begin + count * head / num_shares;
-    later.end = begin + count * (head + 1) / num_shares;
-  } else {
-    later.kv_head += head % block.num_kv_heads;
-    later.num_kv_heads = 1;
-  }
-  pages_.add_runs(later, &ahead);
+  ahead.skip(kAheadLines, is_cold && span.kv_head == at.block->kv_head);
   return ahead;
 }
 

@@ -9,20 +9,29 @@
 
 namespace pyvt::cpu {
 
-// The keys and values [begin, end) of one tile of a request, for KV heads from kv_head on.
+// The keys and values [begin, end) of one tile of a request and KV head.
 struct KvSpan {
   int64_t request;
   int64_t kv_head;
-  int64_t num_kv_heads;
   int64_t tile;
   int64_t begin;
   int64_t end;
 };
 
-// What is read later: the keys or values of one head of one token each.
+// How far ahead of the arithmetic memory is asked for, in cache lines. A core has some 24 requests
+// under way, and drops those beyond.
+constexpr int kAheadLines = 32;
+
+// What is read later, in the order in which it lies.
 struct KvRuns {
-  const void** runs;
+  AttnRun* runs;
   int count;
+
+  void add(const char* data, int64_t num_bytes) {
+    runs[count++] = {data, static_cast<int>((num_bytes + 63) / 64)};
+  }
+  // Takes the first lines off the list, and asks for them at once where `is_cold`.
+  void skip(int num_lines, bool is_cold);
 };
 
 class KvPages {
@@ -36,19 +45,18 @@ class KvPages {
     return block_tables_
         .as<int32_t>()[request * block_tables_.stride[0] + entry * block_tables_.stride[1]];
   }
-  int lines_of_head() const;
-  bool has_heads_side_by_side() const { return k_cache_.stride[2] < k_cache_.stride[1]; }
 
-  // Points keys[j] and values[j] at those of the span's first head.
+  // Points keys[j] and values[j] at those of the span.
   void point(const KvSpan& span, const void** keys, const void** values) const;
 
-  // Adds the keys and values of a span to a list, in the order in which they lie.
+  // Adds the keys, then the values of a span to a list: at most two runs for each token.
   void add_runs(const KvSpan& span, KvRuns* list) const;
 
  private:
-  // Calls f(j, key, value) with where the first head's lie, for the tokens of a span.
+  // Calls f(j, count, key, value) for the tokens of a span that lie in one block, `count` of them
+  // from j on, with where they begin.
   template <typename F>
-  void for_tokens(const KvSpan& span, F&& f) const;
+  void for_blocks(const KvSpan& span, F&& f) const;
   const char* entry(const TensorView& cache, int64_t request, int64_t position,
                     int64_t kv_head) const;
 

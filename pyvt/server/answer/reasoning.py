@@ -21,15 +21,16 @@ Start = Literal["open", "closed", "free"]
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTags:
-    """What surrounds reasoning in a model's text."""
+    """What surrounds reasoning in a model's text, and how the model ends it itself."""
 
     opening: str
     closing: str
+    closing_text: str
 
 
 REASONING_TAGS: Mapping[str, ReasoningTags] = {
-    "think": ReasoningTags("<think>", "</think>"),
-    "mistral": ReasoningTags("[THINK]", "[/THINK]"),
+    "think": ReasoningTags("<think>", "</think>", "\n</think>\n\n"),
+    "mistral": ReasoningTags("[THINK]", "[/THINK]", "[/THINK]"),
 }
 
 

@@ -16,9 +16,8 @@ from pyvt.errors import PyvtError
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
-from pyvt.server.anthropic.translate import as_chat
-from pyvt.server.chats import start_chat
-from pyvt.server.conversation import render_conversation
+from pyvt.server.anthropic.translate import NAMES, as_chat
+from pyvt.server.chats import prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, usage_of
@@ -38,7 +37,9 @@ async def messages(request: Request) -> ASGIApp:
     message_id = f"msg_{request_id_of(request)}"
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
-    generation = await start_chat(request, chat, request_id=message_id, is_stream=is_stream)
+    generation = await start_chat(
+        request, chat, request_id=message_id, is_stream=is_stream, names=NAMES
+    )
     writer = _Writer(message_id, model, generation, asked.warnings())
     if is_stream:
         return state.event_stream(writer.stream())
@@ -54,7 +55,7 @@ async def count_tokens(request: Request) -> Response:
     llm = state.ready_llm()
     processor = llm.engine.input_processor
     chat = as_chat(asked)
-    ids = await llm.run_input(lambda: processor.tokenize(render_conversation(processor, chat)))
+    ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
     return JSONResponse({"input_tokens": len(ids)})
 
 

@@ -1,6 +1,6 @@
 """Request models of Anthropic's messages API."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ class Block(RequestModel):
 class InputMessage(RequestModel):
     """A message of the user or the assistant."""
 
-    role: str
+    role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
@@ -50,7 +50,7 @@ class Thinking(RequestModel):
     """Whether the model reasons first."""
 
     type: str
-    budget_tokens: int | None = None
+    budget_tokens: int | None = Field(default=None, ge=0)
 
 
 class CountRequest(SamplingFields):

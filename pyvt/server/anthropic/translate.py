@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyvt.server.anthropic.schema import Block, CountRequest, MessagesRequest
-from pyvt.server.errors import request_error
+from pyvt.server.errors import WireException, renamed, request_error
 from pyvt.server.fields import checked
 from pyvt.server.openai.schema import ChatRequest, SamplingFields
 
+# Fields of a chat → fields of a message.
+NAMES = {"stop": "stop_sequences"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -27,6 +29,7 @@ def as_chat(asked: CountRequest) -> ChatRequest:
         "messages": messages,
         "tools": _tools(asked),
         "chat_template_kwargs": _template_kwargs(asked),
+        "thinking_token_budget": None if asked.thinking is None else asked.thinking.budget_tokens,
         **_choice(asked),
         **{name: getattr(asked, name) for name in SamplingFields.model_fields},
     }
@@ -39,16 +42,14 @@ def as_chat(asked: CountRequest) -> ChatRequest:
     # A last message of the assistant is the beginning of the answer.
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         body["continue_final_message"] = True
-    return checked(ChatRequest, body)
+    try:
+        return checked(ChatRequest, body)
+    except WireException as error:
+        raise renamed(error, NAMES) from error
 
 
 def _messages(role: str, content: str | Sequence[Block]) -> list[dict[str, Any]]:
     """Return the messages that one message means: results of tools stand alone."""
-    if role not in ("user", "assistant", "system"):
-        raise request_error(
-            f"[request] messages: expected the role 'user' or 'assistant', got {role[:40]!r}",
-            param="messages",
-        )
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     results = [

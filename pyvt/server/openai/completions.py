@@ -1,7 +1,7 @@
 """POST /v1/completions: one prompt or several, as text or token ids."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,21 +10,21 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from pyvt.engine.input_processor import Prompt
-from pyvt.errors import PyvtError
+from pyvt.errors import PyvtError, RequestError
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.events import Content
 from pyvt.server.answer.parser import AnswerFormat
-from pyvt.server.errors import WireException, body_of, request_error
+from pyvt.server.errors import WireException, body_of, renamed, request_error
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, interleaved, usage_of
 from pyvt.server.openai.chat_wire import Beside
 from pyvt.server.openai.events import data_event, error_event
 from pyvt.server.openai.logprobs import completion_logprobs, prompt_logprobs
-from pyvt.server.openai.schema import CompletionRequest
+from pyvt.server.openai.schema import CompletionRequest, QueueFields
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
 from pyvt.server.state import ServerState, gathered, request_id_of, state_of
-from pyvt.server.structure import text_form
+from pyvt.server.structure import form_names, text_form
 
 # What OpenAI and vLLM take where a completion names none.
 DEFAULT_MAX_TOKENS = 16
@@ -38,8 +38,16 @@ async def completions(request: Request) -> ASGIApp:
     model = state.model_name(asked.model)
     params = _params(state, asked)
     response_id = f"cmpl-{request_id_of(request)}"
-    prompts = _prompts(asked)
-    generations = await _start(request, asked, params, prompts, response_id)
+    prompts = prompt_list(asked.prompt, "prompt")
+    generations = await start_all(
+        request,
+        asked,
+        params,
+        prompts,
+        response_id,
+        is_stream=bool(asked.stream),
+        names=form_names(asked),
+    )
     shape = CompletionShape(
         response_id=response_id,
         created=int(time.time()),
@@ -81,29 +89,41 @@ def _params(state: ServerState, asked: CompletionRequest) -> SamplingParams:
     return params
 
 
-def _prompts(asked: CompletionRequest) -> list[Prompt]:
-    prompt = asked.prompt
+def prompt_list(
+    prompt: str | Sequence[int] | Sequence[str | list[int]], param: str
+) -> list[Prompt]:
+    """Return the prompts that a field holds: one text, one list of ids, or several of them.
+
+    Raises:
+        WireException: both forms at once, none or too many.
+    """
     if isinstance(prompt, str):
         return [prompt]
     ids = [item for item in prompt if isinstance(item, int)]
     several = [item for item in prompt if not isinstance(item, int)]
     if not 1 <= len(several) + bool(ids) <= MAX_PROMPTS or (ids and several):
         raise request_error(
-            f"[request] prompt: expected a text, token ids, or a list of 1 to {MAX_PROMPTS} such",
-            param="prompt",
+            f"[request] {param}: expected a text, token ids, or a list of 1 to {MAX_PROMPTS} such",
+            param=param,
             code="invalid_value",
         )
     return [ids] if ids else list(several)
 
 
-async def _start(
+async def start_all(
     request: Request,
-    asked: CompletionRequest,
+    asked: QueueFields,
     params: SamplingParams,
     prompts: Sequence[Prompt],
     response_id: str,
+    *,
+    is_stream: bool,
+    names: Mapping[str, str] | None = None,
 ) -> list[Generation]:
-    """Start all prompts, or none where one of them is refused."""
+    """Start all prompts, or none where one of them is refused.
+
+    Errors call a field by the client's name of it where ``names`` has one.
+    """
     state = state_of(request)
     generations: list[Generation] = []
     form = AnswerFormat()
@@ -115,14 +135,16 @@ async def _start(
                 prompt,
                 params,
                 request_id=f"{response_id}-{place}" if len(prompts) > 1 else response_id,
-                is_stream=bool(asked.stream),
+                is_stream=is_stream,
             )
             generations.append(
                 Generation(stream=stream, params=params, form=form, metrics=state.metrics)
             )
-    except BaseException:
+    except BaseException as error:
         for generation in generations:
             generation.stream.close()
+        if isinstance(error, RequestError):
+            raise renamed(error, names or {}) from error
         raise
     return generations
 
@@ -151,7 +173,9 @@ async def _echoes(
         # A token that the text does not begin with was added to it and takes no room in it.
         return _Echo(text, first if text.startswith(first) else "")
 
-    return await llm.run_input(lambda: [echo(prompt) for prompt in _prompts(asked)])
+    return await llm.run_input(
+        lambda: [echo(prompt) for prompt in prompt_list(asked.prompt, "prompt")]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

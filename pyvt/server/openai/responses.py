@@ -16,7 +16,7 @@ from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
-from pyvt.server.openai.responses_input import as_chat
+from pyvt.server.openai.responses_input import NAMES, as_chat
 from pyvt.server.openai.responses_schema import ResponsesRequest
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import request_id_of, state_of
@@ -32,7 +32,9 @@ async def responses(request: Request) -> ASGIApp:
     response_id = f"resp_{request_id_of(request)}"
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
-    generation = await start_chat(request, chat, request_id=response_id, is_stream=is_stream)
+    generation = await start_chat(
+        request, chat, request_id=response_id, is_stream=is_stream, names=NAMES
+    )
     writer = _Writer(response_id, model, asked, generation)
     if is_stream:
         return state.event_stream(writer.stream())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pyvt.server.errors import WireException, request_error
+from pyvt.server.errors import WireException, renamed, request_error
 from pyvt.server.fields import checked
 from pyvt.server.openai.responses_schema import (
     FunctionChoice,
@@ -14,6 +14,13 @@ from pyvt.server.openai.responses_schema import (
 )
 from pyvt.server.openai.schema import ChatRequest, SamplingFields
 
+# Fields of a chat → fields of a response.
+NAMES = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
@@ -43,11 +50,15 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         "stop": asked.stop,
         "stream": asked.stream,
         "chat_template_kwargs": asked.chat_template_kwargs,
+        "thinking_token_budget": asked.thinking_token_budget,
         "response_format": _format(asked),
         "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
         **{name: getattr(asked, name) for name in SamplingFields.model_fields},
     }
-    return checked(ChatRequest, body)
+    try:
+        return checked(ChatRequest, body)
+    except WireException as error:
+        raise renamed(error, NAMES) from error
 
 
 def _format(asked: ResponsesRequest) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ class InputItem(RequestModel):
     """A message, a call, the result of a call, or reasoning; a message may leave its type out."""
 
     type: str | None = None
-    role: str | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[InputPart] | None = None
     call_id: str | None = None
     name: str | None = None
@@ -88,3 +88,4 @@ class ResponsesRequest(SamplingFields):
     include: list[str] | None = None
     stream_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking_token_budget: int | None = Field(default=None, ge=0)

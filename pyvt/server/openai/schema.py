@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
 from pyvt.server.fields import RequestModel
 
 
@@ -16,7 +17,19 @@ def _range(low: float | None, high: float | None = None) -> Any:
     return Field(default=None, json_schema_extra={k: v for k, v in told.items() if v is not None})
 
 
-class SamplingFields(RequestModel):
+class QueueFields(RequestModel):
+    """When a request runs, for how long, and whose cached prefixes it may use."""
+
+    priority: int | None = Field(default=None, ge=-(2**31), le=2**31)
+    cache_salt: str | None = Field(
+        default=None, description="shares cached prefixes only with requests of the same salt"
+    )
+    timeout_s: float | None = Field(
+        default=None, description="seconds from arrival after which the request is ended"
+    )
+
+
+class SamplingFields(QueueFields):
     """What every route that generates takes."""
 
     temperature: float | None = _range(0)
@@ -25,7 +38,7 @@ class SamplingFields(RequestModel):
     min_p: float | None = _range(0, 1)
     presence_penalty: float | None = _range(-2, 2)
     frequency_penalty: float | None = _range(-2, 2)
-    repetition_penalty: float | None = _range(0)
+    repetition_penalty: float | None = _range(MIN_REPETITION, MAX_REPETITION)
     seed: int | None = _range(-(2**63), 2**64 - 1)
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
@@ -35,12 +48,8 @@ class SamplingFields(RequestModel):
     skip_special_tokens: bool | None = None
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
-    priority: int | None = _range(-(2**31), 2**31)
-    cache_salt: str | None = Field(
-        default=None, description="shares cached prefixes only with requests of the same salt"
-    )
-    timeout_s: float | None = Field(
-        default=None, description="seconds from arrival after which the request is ended"
+    forced_token_ids: list[int] | None = Field(
+        default=None, description="for tests; refused unless PYVT_TEST_HOOKS is set"
     )
 
 
@@ -92,7 +101,7 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """A message of a conversation; further fields go to the chat template."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -152,6 +161,9 @@ class ChatRequest(GenerationFields, TemplateFields):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = Field(
+        default=None, ge=0, description="most tokens of reasoning before the answer begins"
+    )
 
     def warnings(self) -> list[str]:
         """Return a text for each field that had no effect, or not the whole of it."""

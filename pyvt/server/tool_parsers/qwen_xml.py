@@ -122,7 +122,7 @@ class QwenXmlParser(TriggeredParser):
         self._arguments("{" if not self._num_parameters else ", ")
         self._arguments(f"{_quoted(self._name)}: ")
         self._num_parameters += 1
-        self._is_text = _types(self._properties.get(self._name)) == {"string"}
+        self._is_text = types_of(self._properties.get(self._name)) == {"string"}
         self._has_text = False
         if self._is_text:
             self._arguments('"')
@@ -169,7 +169,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _types(schema: Any) -> set[str]:
+def types_of(schema: Any) -> set[str]:
     """Return the types that a parameter's schema allows; a string where it says nothing."""
     if not isinstance(schema, Mapping):
         return {"any"}
@@ -178,7 +178,7 @@ def _types(schema: Any) -> set[str]:
         return {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
-            return {kind for part in schema[name] for kind in _types(part)}
+            return {kind for part in schema[name] for kind in types_of(part)}
     if isinstance(schema.get("enum"), list) and schema["enum"]:
         return {"string"} if all(isinstance(item, str) for item in schema["enum"]) else {"any"}
     return {"any"}
@@ -186,7 +186,7 @@ def _types(schema: Any) -> set[str]:
 
 def _as_json(text: str, schema: Any) -> str:
     """Return the JSON of a value that is not only a string."""
-    kinds = _types(schema)
+    kinds = types_of(schema)
     try:
         value = json.loads(text, parse_constant=lambda _: text)
     except (ValueError, RecursionError):

@@ -72,6 +72,18 @@ def test_choices_whole_and_streamed(serve: Serve, name: str) -> None:
     assert stream == complete
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_answers_to_several_prompts_stand_by_prompt(serve: Serve, is_stream: bool) -> None:
+    """Choice i of prompt p has the index p * n + i, with fewer rows than answers too."""
+    answers = [f"{prompt}{number}" for prompt in "ab" for number in range(3)]
+    server = serve(answers, max_num_seqs=2)
+
+    reply = server.complete(["a", "b"], n=3, stream=is_stream)
+
+    choices = joined(reply, 6) if is_stream else whole(reply)
+    assert [c["text"] for c in choices] == answers
+
+
 @pytest.mark.parametrize("name", ["one", "several", "answers", "length", "stop"])
 def test_logprobs_and_usage_of_a_stream_equal_the_whole(serve: Serve, name: str) -> None:
     prompt, fields, expected = CASES[name]

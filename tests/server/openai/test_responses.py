@@ -113,7 +113,7 @@ def test_input_items_become_messages(serve: Serve) -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"max_output_tokens": 0}, "max_tokens"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
 def test_what_is_not_there_is_refused(serve: Serve, fields: dict[str, Any], param: str) -> None:

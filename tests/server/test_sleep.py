@@ -1,0 +1,168 @@
+"""A model that nobody asks is unloaded, and loaded again by the next request."""
+
+import asyncio
+import gc
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pyvt.engine.async_llm import AsyncLLM
+from pyvt.errors import CheckpointError
+from pyvt.server.sleep import sleep_when_idle
+from tests.engine.engines import engine_of
+from tests.server.conftest import Serve
+from tests.server.harness import Reply, Script, Server
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
+PATH = "/v1/chat/completions"
+KEEP_ALIVE_S = 0.05
+
+
+class Loads:
+    """Loads engines and counts them; ``error`` is raised by the next load."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.num = 0
+        self.error: Exception | None = None
+        self.made: list[AsyncLLM] = []
+
+    def __call__(self) -> AsyncLLM:
+        self.num += 1
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        template = self.server.engine.input_processor.chat_template
+        settings: dict[str, Any] = {"max_model_len": 400, "num_blocks": 400}
+        engine = engine_of(forced=Script(["Again."]), chat_template=template, **settings)
+        self.made.append(AsyncLLM.from_engine(engine))
+        return self.made[-1]
+
+
+def run(server: Server, work: Callable[[Loads], Awaitable[Any]]) -> Any:
+    """Run work on a server that falls asleep."""
+    loads = Loads(server)
+    server.state.load = loads
+
+    async def main() -> Any:
+        sleeping = asyncio.ensure_future(sleep_when_idle(server.state, KEEP_ALIVE_S))
+        try:
+            return await work(loads)
+        finally:
+            sleeping.cancel()
+
+    try:
+        return asyncio.run(main())
+    finally:
+        for llm in loads.made:
+            llm.thread.shutdown()
+
+
+async def asleep(server: Server) -> None:
+    """Wait until the model is unloaded."""
+    async with asyncio.timeout(5):
+        while server.state.llm is not None:
+            await asyncio.sleep(0.005)
+
+
+def _text(reply: Reply) -> Any:
+    assert reply.status == 200, reply.text
+    return reply.json()["choices"][0]["message"]["content"]
+
+
+def test_next_request_loads_what_was_unloaded_and_many_share_the_load(serve: Serve) -> None:
+    server = serve(["First."])
+
+    async def work(loads: Loads) -> None:
+        assert _text(await server.ask("POST", PATH, CHAT)) == "First."
+        await asleep(server)
+        replies = await asyncio.gather(*(server.ask("POST", PATH, CHAT) for _ in range(5)))
+        assert [_text(reply) for reply in replies] == ["Again."] * 5
+        assert loads.num == 1
+        await asleep(server)
+
+    run(server, work)
+
+
+def test_model_that_sleeps_holds_no_memory(serve: Serve) -> None:
+    server = serve()
+    core = weakref.ref(server.engine.core)
+    # Nobody but the server holds the engine from here on.
+    server.engine = server.llm = None  # type: ignore[assignment]
+
+    async def plain() -> None:
+        sleeping = asyncio.ensure_future(sleep_when_idle(server.state, KEEP_ALIVE_S))
+        await server.ask("POST", PATH, CHAT)
+        await asleep(server)
+        sleeping.cancel()
+
+    asyncio.run(plain())
+    gc.collect()
+
+    assert core() is None
+    server.close = lambda: None  # type: ignore[method-assign] # there is nothing left to close
+
+
+def test_stream_longer_than_the_limit_keeps_the_model(serve: Serve) -> None:
+    server = serve(["x" * 60], before_step=lambda _: time.sleep(0.004))
+
+    async def work(loads: Loads) -> Reply:
+        return await server.ask("POST", PATH, {**CHAT, "stream": True, "max_tokens": 60})
+
+    reply = run(server, work)
+
+    assert reply.is_done
+    assert "error" not in reply.text
+
+
+def test_server_that_sleeps_is_ready_and_answers_what_needs_no_model(serve: Serve) -> None:
+    server = serve()
+
+    async def work(loads: Loads) -> dict[str, int]:
+        await asleep(server)
+        paths = ("/ready", "/health", "/metrics", "/v1/models", "/version", "/")
+        found = {path: (await server.ask("GET", path)).status for path in paths}
+        found["abort"] = (await server.ask("POST", "/abort", {"request_id": "x"})).status
+        assert loads.num == 0
+        return found
+
+    found = run(server, work)
+
+    assert set(found.values()) == {200}
+
+
+def test_load_that_fails_is_an_error_and_the_next_request_tries_again(serve: Serve) -> None:
+    server = serve()
+
+    async def work(loads: Loads) -> tuple[Reply, Reply]:
+        await asleep(server)
+        loads.error = CheckpointError("[model] '/home/somebody/x': expected it to be there")
+        return await server.ask("POST", PATH, CHAT), await server.ask("POST", PATH, CHAT)
+
+    failed, again = run(server, work)
+
+    assert failed.status == 500
+    assert "/home" not in failed.text
+    assert _text(again) == "Again."
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_client_that_leaves_while_the_model_is_loaded_ends_nobody_elses_load(
+    serve: Serve, is_stream: bool
+) -> None:
+    server = serve()
+
+    async def work(loads: Loads) -> Reply:
+        await asleep(server)
+        left = asyncio.Event()
+        body = {**CHAT, "stream": is_stream}
+        first = asyncio.ensure_future(server.ask("POST", PATH, body, left=left))
+        second = asyncio.ensure_future(server.ask("POST", PATH, CHAT))
+        left.set()
+        first.cancel()
+        return await second
+
+    assert _text(run(server, work)) == "Again."
