@@ -269,7 +269,7 @@ void quant_embedding(Context& context, TensorView out, TensorView input_ids, Blo
   PYVT_CHECK(op, blocks.num_cols == to.length, "weight: expected rows of ", to.length);
   const Index ids = index_of(op, "input_ids", input_ids, to.num_rows);
   context.launch(op, &embedding_kernel, dim3(blocks_for(to.num_rows, 1)),
-                 dim3(threads_for(blocks.num_groups(), 1, kThreads)), 0, to, ids, blocks);
+                 dim3(threads_for(blocks.num_cols / kGroup, 1, kThreads)), 0, to, ids, blocks);
 }
 
 }  // namespace pyvt::cuda

@@ -245,6 +245,7 @@ PYVT_DEVICE void scaled_nvfp4(const uint8_t* block, int g, int num_scales, Group
              load(fp8{scales[1]}) * whole * 0.5f, out);
 }
 
+// Whether the elements are whole numbers times a scale.
 PYVT_DEVICE bool has_codes(DType dtype) {
   return dtype != DType::kFP8_G128 && dtype != DType::kFP8_G32;
 }
