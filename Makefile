@@ -50,8 +50,12 @@ native: $(VENV)/bin/python
 
 # Other builds of the native code, tested: levels over SIMDe, the CUDA backend on its emulator and
 # by nvcc, sanitizers, AArch64.
-simde emu cuda asan tsan cross: $(VENV)/.dev
+simde emu asan tsan cross: $(VENV)/.dev
 	$(BIN)/python -m tests.native_builds $@
+
+# For sm_90; make cuda ARCHS=all for sm_80 and sm_120 too.
+cuda: $(VENV)/.dev
+	$(BIN)/python -m tests.native_builds cuda $(if $(filter all,$(ARCHS)),--all)
 
 # The native backend takes long: all its calls are repeated by the reference.
 parity: $(VENV)/.core

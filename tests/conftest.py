@@ -17,9 +17,11 @@ REPO = Path(__file__).resolve().parent.parent
 # The folder of another build of the compiled CPU module, which is then tested in this process in
 # place of the installed one; set by tests/native_builds.py.
 NATIVE_DIR = "PYVT_TEST_NATIVE"
+# Likewise those of the CUDA backend, on its emulator and by nvcc.
+EMULATED_DIR, CUDA_DIR = "PYVT_TEST_EMULATED", "PYVT_TEST_CUDA"
+
+# What a test needs, by its marker.
 BACKEND_OF_MARKER = {"native": "cpu", "emulated": "cuda-emu", "cuda": "cuda"}
-# Likewise that of the CUDA backend on its emulator.
-EMULATED_DIR = "PYVT_TEST_EMULATED"
 
 
 def _load_native(folder: Path, package: str, name: str) -> None:
@@ -37,6 +39,8 @@ if NATIVE_DIR in os.environ:
     _load_native(Path(os.environ[NATIVE_DIR]), "pyvt.backends.cpu", "_native")
 if EMULATED_DIR in os.environ:
     _load_native(Path(os.environ[EMULATED_DIR]), "pyvt.backends.cuda", "_native_emu")
+if CUDA_DIR in os.environ:
+    _load_native(Path(os.environ[CUDA_DIR]), "pyvt.backends.cuda", "_native")
 
 
 def pytest_configure() -> None:

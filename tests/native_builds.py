@@ -5,12 +5,13 @@
 2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
 3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
 4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other.
-5. ``cuda``: the CUDA kernels by nvcc for three architectures, compiled and linked; on a machine
-   without a device nothing of it runs but its import.
+5. ``cuda``: the CUDA kernels by nvcc, compiled and linked for sm_90, with ``--all`` for sm_80,
+   sm_90 and sm_120; on a machine without a device nothing of it runs but its import.
 6. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
    emulator is there.
 
-With ``--all``, as in ``make test-all``, all tests of backends run, else a selection. What a build
+With ``--all``, as in ``make test-all``, all tests of backends run, else a
+selection. What a build
 needs and this machine lacks is installed by apt, where this process may; else it is skipped, and
 the reason is told.
 """
@@ -43,6 +44,7 @@ class NativeBuild:
     test: Callable[[Path, bool], Sequence[str]]
     preload: tuple[str, ...] = ()
     variable: str = "PYVT_TEST_NATIVE"  # tells the tests where the module is
+    more: tuple[str, ...] = ()  # options that replace earlier ones with --all
 
 
 def _has_simde() -> bool:
@@ -131,10 +133,11 @@ BUILDS = {
     "cuda": NativeBuild(
         _has_nvcc,
         ("nvidia-cuda-toolkit of CUDA 13",),
-        ("-DPYVT_CUDA=on", "-DPYVT_CUDA_ARCHS=80-real;90-real;120"),
+        ("-DPYVT_CUDA=on", "-DPYVT_CUDA_ARCHS=90-real"),
         ("pyvt_cuda_native",),
         _import_test,
         variable="PYVT_TEST_CUDA",
+        more=("-DPYVT_CUDA_ARCHS=80-real;90-real;120",),
     ),
     "cross": NativeBuild(
         _has_arm_compiler,
@@ -158,11 +161,11 @@ def _install(packages: Sequence[str]) -> None:
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
 
 
-def _build(name: str, build: NativeBuild) -> Path:
+def _build(name: str, build: NativeBuild, is_all: bool) -> Path:
     folder = REPO / "build" / name
     tools = Path(sys.executable).parent
     configure = ["cmake", "-G", "Ninja", "-S", str(REPO), "-B", str(folder), "-DPYVT_WERROR=ON"]
-    configure += build.options
+    configure += [*build.options, *(build.more if is_all else ())]
     if WITHOUT_PYTHON not in build.options:
         cmakedir = [sys.executable, "-m", "pybind11", "--cmakedir"]
         pybind11 = subprocess.run(cmakedir, check=True, capture_output=True, text=True).stdout
@@ -188,7 +191,7 @@ def main(name: str, is_all: bool) -> int:
         names = ", ".join(build.packages)
         print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
         return 0
-    folder = _build(name, build)
+    folder = _build(name, build, is_all)
     environment = {**os.environ, build.variable: str(folder)}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.

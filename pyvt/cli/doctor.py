@@ -51,7 +51,14 @@ def doctor(seconds: float, is_json: bool) -> int:
 def _facts() -> dict[str, Any]:
     """Return what can be known without computing."""
     machine = asdict(_testing("record").this_machine())
-    usable = {name: backends.why_not(name) for name in backends.BACKENDS}
+    names = (*backends.BACKENDS, *backends.DEVICE_BACKENDS)
+    usable = {name: backends.why_not(name) for name in names}
+    # Only who has built what plays a device wants to hear of it.
+    usable = {
+        name: reason
+        for name, reason in usable.items()
+        if reason is None or name not in backends.SIMULATED
+    }
     native: dict[str, Any] = {}
     if "cpu" in usable and usable["cpu"] is None:
         try:
@@ -79,6 +86,7 @@ def _facts() -> dict[str, Any]:
                 "is_usable": reason is None,
                 "why_not": reason,
                 "build": backends.build_note(name),
+                "is_simulated": name in backends.SIMULATED,
                 **(native if name == "cpu" else {}),
             }
             for name, reason in usable.items()
@@ -123,6 +131,8 @@ def _show(facts: dict[str, Any]) -> None:
 def _backend_line(state: dict[str, Any]) -> str:
     if not state["is_usable"]:
         return f"not usable: {state['why_not']}"
+    if state["is_simulated"]:
+        return "usable, SIMULATED: plays a device on the CPU, for tests"
     if "isa" not in state:
         return f"usable ({state['build']})"
     levels = " ".join(state["isa_levels"])

@@ -85,6 +85,9 @@ class Check:
     def dtype(self, name: str, array: Any, dtypes: Sequence[DType]) -> None:
         """Check that an argument is a tensor of one of the dtypes."""
         if isinstance(array, QuantTensor | PackedTensor):
+            blocks = getattr(array, "blocks", None)
+            if blocks is not None and type(blocks) not in _ARRAY_TYPES:
+                self._device = blocks
             if array.dtype in dtypes:
                 return
         elif _is_array(array):

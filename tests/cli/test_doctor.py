@@ -18,6 +18,7 @@ def usable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine where a backend ``other`` loads and ``cpu`` does not."""
     reasons = {"cpu": "no compiler was found", "other": None}
     monkeypatch.setattr(backends, "BACKENDS", dict.fromkeys(reasons, "no.module"))
+    monkeypatch.setattr(backends, "DEVICE_BACKENDS", {})
     monkeypatch.setattr(backends, "why_not", lambda name: reasons[name])
     monkeypatch.setattr(doctor, "best_backend", lambda: "other")
 
@@ -72,6 +73,7 @@ def test_doctor_says_which_level_the_cpu_lacks(
     def no_level() -> dict[str, Any]:
         raise KernelError("[cpu] PYVT_CPU_ISA: expected one of scalar, got neon")
 
+    monkeypatch.setattr(backends, "DEVICE_BACKENDS", {})
     monkeypatch.setattr(backends, "why_not", lambda name: None)
     monkeypatch.setattr(doctor, "_native_facts", no_level)
     monkeypatch.setattr(self_test, "self_test", _result())

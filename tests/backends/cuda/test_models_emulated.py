@@ -1,0 +1,104 @@
+"""Whole tiny models and the engine on the emulated backend against the reference: simulated."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyvt.config import engine_config
+from pyvt.dispatch import reference_call_counts, use_backend
+from pyvt.engine.build import build_engine
+from pyvt.engine.llm_engine import LLMEngine
+from pyvt.sampling_params import SamplingParams
+from pyvt.tensor.dtype import BF16, F16, F32, DType
+from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
+from pyvt.testing.model_runs import all_logits, load_case, write_case
+from pyvt.testing.tolerance import compare
+from tests.engine.tiny_model import write_tiny_model
+
+pytestmark = [pytest.mark.emulated]
+
+CASES = ("llama", "llama_biases", "llama_tied", "llama_yarn", "qwen3", "qwen3_tied")
+PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 5, 6, 7, 8], [40, 41])
+
+
+@pytest.fixture(autouse=True)
+def numpy_again() -> Iterator[None]:
+    """The reference, selected again after the test."""
+    yield
+    use_backend("numpy")
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m"))
+
+
+def engine_on(path: str, backend: str) -> LLMEngine:
+    return build_engine(engine_config(path, backend=backend, num_blocks=48, max_model_len=64))
+
+
+def texts(engine: LLMEngine, **sampling: object) -> list[tuple[int, ...]]:
+    """The tokens of all prompts, run together."""
+    for i, prompt in enumerate(PROMPTS):
+        params = SamplingParams(max_tokens=8, ignore_eos=True, seed=i, **sampling)
+        engine.add_request(str(i), prompt, params)
+    found = {}
+    while engine.has_unfinished_requests:
+        found |= {
+            output.request_id: tuple(output.outputs[0].token_ids)
+            for output in engine.step()
+            if output.finished
+        }
+    return [found[str(i)] for i in range(len(PROMPTS))]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
+def test_tiny_model_equals_the_reference(name: str, dtype: DType, tmp_path: Path) -> None:
+    case = MODEL_CASES_BY_NAME[name]
+    path = write_case(case, tmp_path / "m", dtype=dtype)
+    prompts = list(case.prompts().values())[:2]
+    use_backend("numpy")
+    want = all_logits(load_case(path, expand="never").model, prompts)
+    use_backend("cuda-emu")
+    num_reference_calls = sum(reference_call_counts().values())
+
+    model = load_case(path, expand="never").model
+
+    got = all_logits(model, prompts)
+    chunked = all_logits(model, prompts, steps=[[1, 0], [5, 12], [3, 0], [3, 11]])
+    for ours, again, reference in zip(got, chunked, want, strict=True):
+        for each in (ours, again):
+            difference = compare(each, reference, "model_self", "f32")
+            assert difference.is_within, difference.reason
+    # The table of angles, made once on the host.
+    assert sum(reference_call_counts().values()) == num_reference_calls + 1
+
+
+SAMPLINGS = {
+    "greedy": {"temperature": 0},
+    "random": {"temperature": 0.8},
+    "filtered": {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    "penalised": {"temperature": 0, "repetition_penalty": 1.3, "frequency_penalty": 0.2},
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
+def test_engine_gives_the_tokens_of_the_reference(
+    sampling: dict[str, object], tiny_path: str
+) -> None:
+    want = texts(engine_on(tiny_path, "numpy"), **sampling)
+
+    assert texts(engine_on(tiny_path, "cuda-emu"), **sampling) == want
+
+
+def test_steps_from_graphs_equal_eager_steps(tiny_path: str) -> None:
+    engines = [engine_on(tiny_path, "cuda-emu") for _ in range(2)]
+    graphs = [engine.core.runner.graphs for engine in engines]
+    graphs[1].is_enabled = False
+
+    captured, eager = (texts(engine, temperature=0.7) for engine in engines)
+
+    assert captured == eager
+    assert (graphs[0].num_replays, graphs[1].num_replays) == (6, 0)
