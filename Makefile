@@ -17,9 +17,8 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures --all
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 	$(BIN)/python -m tests.clients.install
-	$(BIN)/python -m pytest -q tests/clients
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q
 	for build in simde emu cuda asan tsan cross; do $(BIN)/python -m tests.native_builds $$build --all || exit 1; done
 
 # Clients of the server: all that are common, a fuzzer and a browser, in an environment of their own.

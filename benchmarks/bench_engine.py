@@ -8,6 +8,8 @@
 2. Events: 10,000 requests with 320,000 tokens through the thread, with a worker that computes
    nothing; the first event, refusals of a full queue, shutdown.
 3. Memory: the slope of the resident size over 10,000 requests that come one after another.
+4. Hybrid: decode of 8 requests against 1, and the first token of a turn behind 2,000 tokens of
+   history against that of the history itself, on a tiny hybrid with experts in Q4_K_M.
 
 Sections are in ``SECTIONS``. ``--quick`` runs a tenth. A limit stands beside each figure that has
 one.
@@ -46,12 +48,15 @@ from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
+from pyvt.testing.bench_engine import EngineBench
 from pyvt.testing.fakes import FakeTokenizer
+from pyvt.testing.shape_models import ShapeModel
 from pyvt.tokenizer.base import Tokenizer
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.model_runner import ModelRunner
 
 MODEL = "smollm2-135m"
+HYBRID = "shape:tiny-hybrid:q4_k_m"
 VOCAB_SIZE = 49_152
 MAX_MODEL_LEN = 1024
 BLOCK_SIZE = 16
@@ -298,10 +303,39 @@ def resident_kib() -> float:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
+def hybrid(scale: int) -> Iterator[Line]:
+    """Return what batches and turns of a chat gain on a tiny hybrid, with its native kernels."""
+    path = ShapeModel.named(HYBRID).gguf()
+    steps, repeats = 64 // scale + 1, 5
+    bench = EngineBench(path)
+    bench.decode(64, steps, 8)
+    alone, together = (
+        statistics.median(
+            statistics.median(bench.decode(64, steps, count)[1]) for _ in range(repeats)
+        )
+        for count in (1, 8)
+    )
+    yield Line("hybrid: a decode step of 1 request", 1e3 * alone, "ms")
+    yield Line("hybrid: tokens/s of 8 requests over those of 1", 8 * alone / together, "", least=4)
+    chat = EngineBench(path, max_model_len=4096, num_blocks=1024)
+    colds, warms = [], []
+    for _ in range(repeats):
+        history = chat.random_ids(2000)
+        cold_s, answer = chat.first_token(history)
+        warm_s, _ = chat.first_token([*history, *answer, *chat.random_ids(24)])
+        colds.append(cold_s)
+        warms.append(warm_s)
+    cold, warm = statistics.median(colds[1:]), statistics.median(warms[1:])
+    yield Line("hybrid: first token of 2,000 new tokens", 1e3 * cold, "ms")
+    yield Line("hybrid: first token of the turn behind them", 1e3 * warm, "ms")
+    yield Line("hybrid: the turn's first token over the cold one's", warm / cold, "", limit=0.1)
+
+
 SECTIONS: dict[str, Callable[[int], Iterator[Line]]] = {
     "overhead": overhead,
     "events": events,
     "memory": memory,
+    "hybrid": hybrid,
 }
 
 

@@ -48,8 +48,20 @@ PYVT_TEST_HOOKS = EnvVar(
     "0",
     "1 lets requests to the server say which tokens come (forced_token_ids)",
 )
+PYVT_EMU_SEED = EnvVar(
+    "PYVT_EMU_SEED", "1", "seed of the orders of threads in the CUDA emulator; read by its module"
+)
+PYVT_EMU_MEMORY_MIB = EnvVar(
+    "PYVT_EMU_MEMORY_MIB", "4096", "memory of the emulated device, in MiB; read by its module"
+)
 
 ENV_VARS = (
-    *(PYVT_HOME, PYVT_LOG_LEVEL, PYVT_DISABLE_KERNELS, PYVT_STRICT, PYVT_CPU_ISA),
+    PYVT_HOME,
+    PYVT_LOG_LEVEL,
+    PYVT_DISABLE_KERNELS,
+    PYVT_STRICT,
+    PYVT_CPU_ISA,
+    PYVT_EMU_SEED,
+    PYVT_EMU_MEMORY_MIB,
     PYVT_TEST_HOOKS,
 )

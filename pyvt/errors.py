@@ -66,6 +66,10 @@ class OutputError(PyvtError, OSError):
     """A file that was asked for could not be written: no room, or no right to do so."""
 
 
+class KVTierError(PyvtError, RuntimeError):
+    """A store of KV beyond the engine failed; the engine goes on as after a miss and counts it."""
+
+
 class KernelError(PyvtError, RuntimeError):
     """Native code failed: a device status or an internal check."""
 

@@ -14,6 +14,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pyvt.sampling_params import SamplingParams
 
+# The text of a request's error when its settings contradict each other.
+NOTHING_ALLOWED = (
+    "[sampler] logits: expected at least one token to be allowed, got none; check "
+    "allowed_token_ids, banned_token_ids, bad_words, min_tokens and structured_outputs"
+)
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 BlockIds = tuple[tuple[int, ...], ...]
 

@@ -15,6 +15,8 @@ from pyvt.errors import RequestError
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
 MIN_TEMPERATURE = 1e-5
+# Further out logits are no finite numbers any more.
+MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
 POOLINGS = ("last", "mean")
 _ID_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "forced_token_ids")
 
@@ -240,7 +242,8 @@ class SamplingParams:
         metadata=_help("least probability as a share of the most likely token's, 0 to 1"),
     )
     repetition_penalty: float = field(
-        default=1.0, metadata=_help("divides logits of tokens that occurred, above 0; 1 is off")
+        default=1.0,
+        metadata=_help("divides logits of tokens that occurred, 0.01 to 100; 1 is off"),
     )
     presence_penalty: float = field(
         default=0.0, metadata=_help("taken from logits of tokens already generated, -2 to 2")
@@ -355,7 +358,7 @@ class SamplingParams:
             )
         _number("top_p", self.top_p, 0.0, 1.0, is_above=True)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, None, is_above=True)
+        _number("repetition_penalty", self.repetition_penalty, MIN_REPETITION, MAX_REPETITION)
         _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
 

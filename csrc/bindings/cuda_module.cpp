@@ -5,6 +5,7 @@
 
 #include "bindings/device_tensor.h"
 #include "bindings/device_view.h"
+#include "bindings/dlpack.h"
 #include "bindings/unlocked.h"
 #ifdef PYVT_CUDA_EMU
 #include "cuda/emu/faults.h"
@@ -44,7 +45,7 @@ void bind_errors() {
   const py::module_ errors = py::module_::import("pyvt.errors");
   static PyObject* kernel_error = py::object(errors.attr("KernelError")).release().ptr();
   static PyObject* memory_error = py::object(errors.attr("OutOfMemoryError")).release().ptr();
-  py::register_exception_translator([](std::exception_ptr pointer) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const cuda::OutOfMemory& error) {
@@ -111,6 +112,10 @@ void bind_tensor(py::module_& m) {
       .def("tolist", [](const DeviceTensor& t) { return t.numpy().attr("tolist")(); })
       .def("upload", [](const DeviceTensor&, const py::array& array) { return upload(array); })
       .def("fill_from", &DeviceTensor::fill_from, "Copy a NumPy array of this shape into it.")
+      .def("__dlpack__",
+           [](const DeviceTensor& t, const py::kwargs&) { return bindings::to_dlpack(t); })
+      .def("__dlpack_device__",
+           [](const DeviceTensor&) { return py::make_tuple(bindings::kDLDevice, 0); })
       .def("empty", [](const DeviceTensor&, const std::vector<int64_t>& shape,
                        const py::object& dtype) { return empty(shape, dtype); });
 }
@@ -186,5 +191,12 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
   m.def("trim", [] { opened("trim").trim(); });
   m.def("empty", &empty, py::arg("shape"), py::arg("dtype"));
   m.def("zeros", &zeros, py::arg("shape"), py::arg("dtype"));
+  m.def(
+      "from_dlpack",
+      [](const py::object& source) {
+        (void)opened("from_dlpack");
+        return bindings::from_dlpack(current(), source);
+      },
+      py::arg("source"), "A tensor over another library's memory on this device, without a copy.");
   m.def("upload", &upload, py::arg("array"), "Copy a NumPy array to the device.");
 }

@@ -83,6 +83,14 @@ const PlainDType& plain_dtype(py::handle dtype) {
         "[device tensor] dtype: expected one that kernels know, got " + text_of(dtype));
 }
 
+const PlainDType& plain_dtype(DType dtype) {
+  for (const PlainDType& known : plain_dtypes()) {
+    if (known.dtype == dtype) return known;
+  }
+  raise("UnsupportedError",
+        std::string("[device tensor] dtype: expected a plain one, got ") + dtype_name(dtype));
+}
+
 DeviceTensor::DeviceTensor(std::shared_ptr<cuda::Context> context,
                            const std::vector<int64_t>& shape, const PlainDType& dtype)
     : context_(std::move(context)), dtype_(&dtype) {
@@ -96,14 +104,25 @@ DeviceTensor::DeviceTensor(std::shared_ptr<cuda::Context> context,
     view_.shape[i] = shape[i];
   }
   set_dense_strides(&view_);
-  buffer_ = context_->take(static_cast<size_t>(num_bytes()));
-  view_.data = buffer_->data();
+  const auto buffer = context_->take(static_cast<size_t>(num_bytes()));
+  view_.data = buffer->data();
+  owner_ = buffer;
+}
+
+DeviceTensor DeviceTensor::over(std::shared_ptr<cuda::Context> context, std::shared_ptr<void> owner,
+                                const PlainDType& dtype, const TensorView& view) {
+  DeviceTensor made;
+  made.context_ = std::move(context);
+  made.owner_ = std::move(owner);
+  made.dtype_ = &dtype;
+  made.view_ = view;
+  return made;
 }
 
 DeviceTensor DeviceTensor::like(const TensorView& view) const {
   DeviceTensor made;
   made.context_ = context_;
-  made.buffer_ = buffer_;
+  made.owner_ = owner_;
   made.dtype_ = dtype_;
   made.view_ = view;
   return made;

@@ -28,12 +28,17 @@ void find_plain_dtypes();
 
 // Throws pyvt.errors.UnsupportedError for a dtype that no device tensor has.
 const PlainDType& plain_dtype(py::handle dtype);
+const PlainDType& plain_dtype(DType dtype);
 
 class DeviceTensor {
  public:
   // A new tensor, content undefined.
   DeviceTensor(std::shared_ptr<cuda::Context> context, const std::vector<int64_t>& shape,
                const PlainDType& dtype);
+
+  // Over memory of somebody else, which `owner` keeps.
+  static DeviceTensor over(std::shared_ptr<cuda::Context> context, std::shared_ptr<void> owner,
+                           const PlainDType& dtype, const TensorView& view);
 
   DeviceTensor like(const TensorView& view) const;
 
@@ -62,7 +67,7 @@ class DeviceTensor {
   DeviceTensor() = default;
 
   std::shared_ptr<cuda::Context> context_;
-  std::shared_ptr<cuda::Buffer> buffer_;
+  std::shared_ptr<void> owner_;  // a Buffer of the pool, or what keeps another's memory
   const PlainDType* dtype_ = nullptr;
   TensorView view_;
 };

@@ -111,6 +111,10 @@ struct KernelTable {
   // gated_delta.cpp
   void (*delta_tokens)(const DeltaTokens& run);
   float (*dot)(const float* a, const float* b, int64_t n);
+  // g = rate · softplus(a + bias), beta = sigmoid(b); and e^x. Outputs may be inputs.
+  void (*delta_gates)(float* g, float* beta, const float* a, const float* b, const float* rate,
+                      const float* bias, int64_t n);
+  void (*exp_row)(float* out, const float* x, int64_t n);
 
   // logits.cpp: f32 rows, count_nonfinite [x]
   float (*row_max)(const float* x, int64_t n);

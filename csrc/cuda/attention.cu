@@ -1,4 +1,5 @@
-// paged_attention: causal attention of new tokens over the paged cache, prefill and decode alike.
+// paged_attention: causal attention of new tokens over the paged cache, prefill and decode alike;
+// prefill in bf16 and f16 goes to attention_prefill.cu.
 //
 // contract  the reference of pyvt/ops/attention.py: window, soft cap, lse; f32, one rounding
 // layout    q, out [T, N, D]; cache [B, S, Nk, D] of any stride, in f32, bf16, f16 or fp8
@@ -15,7 +16,7 @@
 //           at 790 TFLOP/s and about 2.3 ms at 60 TFLOP/s by this kernel
 // launches  1, or 2 with split keys
 // source    Dao 2023, arXiv:2307.08691; Ye et al. 2025, arXiv:2501.01005
-#include "cuda/device/attention.cuh"
+#include "cuda/attention.h"
 #include "cuda/ops.h"
 
 namespace pyvt::cuda {
@@ -29,22 +30,6 @@ constexpr int kMaxSplits = 32;
 constexpr int64_t kWavesWanted = 2;
 // Keys of a part: less is not worth the merge.
 constexpr int64_t kLeastKeys = 256;
-
-struct Arguments {
-  Heads q;
-  Cache k, v;
-  Tables tables;
-  Settings settings;
-  void* out;
-  DType out_dtype;
-  int64_t out_token_stride, out_head_stride;
-  float* lse;
-  int64_t lse_token_stride, lse_head_stride;
-  // With split keys: sums [T, N, splits, D] and maximum and sum [T, N, splits, 2].
-  float* part_sums;
-  float* part_stats;
-  int num_splits;
-};
 
 struct Scratch {
   float* queries;  // [kRows][D]
@@ -74,15 +59,16 @@ PYVT_DEVICE Scratch scratch_of(float* shared, int64_t head_dim) {
   return s;
 }
 
-// Copies keys `first` … of the request into the tile; those from `stop` on are zero.
+// Copies keys `first` … of the request into the tile; those before `low` and from `stop` on are
+// zero: the block table may hold anything there.
 template <typename T>
 PYVT_DEVICE void load_tile(float* tile, const Cache& cache, const int32_t* table, int64_t head,
-                           int first, int stop) {
+                           int first, int low, int stop) {
   const int dims = static_cast<int>(cache.head_dim), size = static_cast<int>(cache.block_size);
   for (int i = threadIdx.x; i < kKeys * dims; i += kThreads) {
     const int key = i / dims, dim = i % dims, place = first + key;
     float value = 0.0f;
-    if (place < stop) {
+    if (place >= low && place < stop) {
       const int64_t at = cache.at(table[place / size], place % size, head) + dim * cache.stride;
       value = load(static_cast<const T*>(cache.data)[at]);
     }
@@ -150,8 +136,8 @@ PYVT_DEVICE void add_values(const Scratch& s, int dims) {
   }
 }
 
-PYVT_DEVICE void write_rows(const Arguments& a, const Scratch& s, const Tile& tile, int64_t kv_head,
-                            int split) {
+PYVT_DEVICE void write_rows(const AttentionArguments& a, const Scratch& s, const Tile& tile,
+                            int64_t kv_head, int split) {
   const int dims = static_cast<int>(a.q.head_dim), group = a.settings.group;
   for (int i = threadIdx.x; i < kRows * dims; i += kThreads) {
     const int row = i / dims, dim = i % dims;
@@ -177,7 +163,7 @@ PYVT_DEVICE void write_rows(const Arguments& a, const Scratch& s, const Tile& ti
 
 // grid: tiles of rows, KV heads, parts of the keys.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) attention_kernel(Arguments a) {
+__global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments a) {
   PYVT_DYNAMIC_SHARED(float, shared);
   const int dims = static_cast<int>(a.q.head_dim), group = a.settings.group;
   const Scratch s = scratch_of(shared, dims);
@@ -208,11 +194,11 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Arguments a) {
   for (int64_t t = span.first; t < span.stop; ++t) {
     const int first = static_cast<int>(t * kKeys), end = static_cast<int>(stop);
     __syncthreads();
-    load_tile<T>(s.tile, a.k, table, kv_head, first, end);
+    load_tile<T>(s.tile, a.k, table, kv_head, first, static_cast<int>(low), end);
     __syncthreads();
     softmax_step(s, a.settings, dims, first, own_low, high);
     __syncthreads();
-    load_tile<T>(s.tile, a.v, table, kv_head, first, end);
+    load_tile<T>(s.tile, a.v, table, kv_head, first, static_cast<int>(low), end);
     __syncthreads();
     add_values(s, dims);
   }
@@ -221,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Arguments a) {
 }
 
 // A block per token and head merges its parts.
-__global__ void __launch_bounds__(kThreads) merge_parts_kernel(Arguments a) {
+__global__ void __launch_bounds__(kThreads) merge_parts_kernel(AttentionArguments a) {
   const int64_t token = blockIdx.x, head = blockIdx.y;
   const int64_t first = (token * a.q.num_heads + head) * a.num_splits;
   const int64_t dims = a.q.head_dim;
@@ -246,7 +232,7 @@ __global__ void __launch_bounds__(kThreads) merge_parts_kernel(Arguments a) {
 }
 
 // By shapes alone: the longest sequence that the block tables allow, and the blocks of the grid.
-int splits_for(const Context& context, const Arguments& a, int64_t num_tiles) {
+int splits_for(const Context& context, const AttentionArguments& a, int64_t num_tiles) {
   if (a.tables.num_tokens > a.tables.num_reqs) return 1;
   const int64_t blocks = num_tiles * a.k.num_heads;
   const int64_t wanted = kWavesWanted * context.num_processors() / (blocks > 0 ? blocks : 1);
@@ -262,7 +248,7 @@ void paged_attention(Context& context, TensorView out, TensorView lse, TensorVie
                      TensorView seq_lens, TensorView cu_seqlens_q, double scale,
                      std::optional<int64_t> window, std::optional<double> soft_cap) {
   const char* op = "paged_attention";
-  Arguments a{};
+  AttentionArguments a{};
   a.q = heads_of(op, "q", q);
   a.k = cache_of(op, "k_cache", k_cache);
   a.v = cache_of(op, "v_cache", v_cache);
@@ -288,6 +274,7 @@ void paged_attention(Context& context, TensorView out, TensorView lse, TensorVie
     a.lse_head_stride = lse.stride[1];
   }
   if (a.tables.num_tokens == 0 || a.q.num_heads == 0) return;
+  if (prefill_on_tensor_cores(context, a)) return;
   // A request has as many tiles as its tokens fill, so one more each at most.
   const int64_t num_tiles = a.tables.num_tokens <= a.tables.num_reqs
                                 ? a.tables.num_reqs

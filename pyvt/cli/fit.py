@@ -14,7 +14,7 @@ from pyvt.weights.resolve import open_model
 ENGINE_FIELDS = ("max_model_len",)
 CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "num_state_slots", "memory_fraction")
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens", "max_prefill_chunk")
-DEVICE_FIELDS = ("backend", "dtype", "expand", "act")
+DEVICE_FIELDS = ("backend", "dtype", "expand", "act", "experts")
 _MIB = 1 << 20
 
 
@@ -52,6 +52,7 @@ def _text(made: Plan) -> str:
     facts = made.as_dict()
     rows = [
         ("weights", _mib(made.weight_bytes), made.expand_reason),
+        *_in_file(made),
         (
             "KV",
             _mib(made.kv_bytes),
@@ -67,6 +68,14 @@ def _text(made: Plan) -> str:
         f"{facts['num_full_requests']} requests of {facts['max_model_len']} tokens fit at once"
     )
     return "\n".join(lines)
+
+
+def _in_file(made: Plan) -> list[tuple[str, str, str]]:
+    """Return the row of a model whose experts stay in its file."""
+    if not made.file_bytes:
+        return []
+    note = "of experts, not in memory: read from the file at the speed of the disk"
+    return [("in the file", _mib(made.file_bytes), note)]
 
 
 def _states(made: Plan) -> list[tuple[str, str, str]]:

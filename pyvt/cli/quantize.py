@@ -1,6 +1,10 @@
 """``pyvt quantize``: write a model as a smaller GGUF file."""
 
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -8,6 +12,25 @@ import click
 from pyvt.cli.model_path import model_path
 from pyvt.cli.terminal import loading
 from pyvt.convert import FILE_TYPES, QuantizeReport, quantize_model
+
+EXIT_TERMINATED = 143
+
+
+@contextmanager
+def _leaving_nothing() -> Iterator[None]:
+    """Let SIGTERM end the block as an exception does, so that the unfinished file goes away."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -37,7 +60,7 @@ def quantize(
     Norms, biases and routers are kept in f32; rows that do not fit a type's blocks take the next
     larger type. OUT appears when it is whole: a run that is stopped leaves nothing.
     """
-    with loading(f"{model} to {file_type}", verb="quantizing") as progress:
+    with _leaving_nothing(), loading(f"{model} to {file_type}", verb="quantizing") as progress:
         report = quantize_model(
             model_path(model),
             out,

@@ -10,6 +10,7 @@ MAX_THREADS = 256
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
 EXPAND_MODES = ("auto", "always", "never")
 ACT_MODES = ("auto", "none", "q8")
+EXPERT_PLACES = ("auto", "memory", "file")
 # What auto stands for: the reference is the measure of exactness, native kernels are for speed.
 AUTO_ACT = {"numpy": "none", "cuda": "none", "cuda-emu": "none"}
 NATIVE_ACT = "q8"
@@ -67,12 +68,21 @@ class DeviceConfig:
             "choices": ACT_MODES,
         },
     )
+    experts: str = field(
+        default="auto",
+        metadata={
+            "help": "where the matrices of experts lie; auto: in memory, where they do not fit in "
+            "the model's file, from which the chosen ones are read at the speed of the disk",
+            "choices": EXPERT_PLACES,
+        },
+    )
 
     def __post_init__(self) -> None:
         for name, valid in (
             ("dtype", ("auto", *COMPUTE_DTYPES)),
             ("expand", EXPAND_MODES),
             ("act", ACT_MODES),
+            ("experts", EXPERT_PLACES),
         ):
             if getattr(self, name) not in valid:
                 raise ConfigError(

@@ -16,7 +16,7 @@ from pyvt.convert.metadata import QUANTIZATION_VERSION, ROPE_FREQS, model_metada
 from pyvt.convert.mixes import FileType, tensor_dtype
 from pyvt.convert.plan import Fetch, Plan, PlannedTensor
 from pyvt.convert.tokenizer_metadata import tokenizer_metadata
-from pyvt.convert.transforms import transformed
+from pyvt.convert.transforms import StoredForm, stored_forms
 from pyvt.errors import CheckpointError, UnsupportedError
 from pyvt.tensor.dtype import F32, FLOATS
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -56,7 +56,7 @@ def plan_from_hf(files: ModelFiles, config: ModelConfig, file_type: FileType) ->
             PlannedTensor(TableRow(ROPE_FREQS, F32, divisors.shape), (lambda: divisors,))
         )
     for canonical, parts in _by_tensor(files.source, config).items():
-        name = gguf_name(architecture, canonical)
+        name = gguf_name(architecture, canonical, config.num_layers)
         if name is None:
             raise UnsupportedError(
                 f"[quantize] tensor {canonical!r}: expected a name of {architecture} files, got "
@@ -78,8 +78,9 @@ def plan_from_hf(files: ModelFiles, config: ModelConfig, file_type: FileType) ->
 def _by_tensor(source: WeightSource, config: ModelConfig) -> dict[str, list[Part]]:
     """Return the parts of each tensor of the new file, by canonical name, in order."""
     found: dict[str, dict[int, Part]] = {}
+    architecture = FAMILIES[config.family].gguf
     for stored in source.names():
-        if config.tie_word_embeddings and stored == "lm_head.weight":
+        if _is_left_out(stored, config):
             continue
         info = source.info(stored)
         if info.dtype not in FLOATS:
@@ -87,20 +88,28 @@ def _by_tensor(source: WeightSource, config: ModelConfig) -> dict[str, list[Part
                 f"[quantize] tensor {stored!r} in {str(info.path)!r}: expected weights in f32, f16 "
                 f"or bf16, got {info.dtype}; start from the checkpoint before it was quantized"
             )
-        fetch = partial(_fetch, source, config, stored)
-        match = _EXPERT.fullmatch(stored)
-        if match is None:
-            found[stored] = {0: (info, info.shape, fetch)}
-        else:
-            part = (info, (1, *info.shape), fetch)
-            found.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = part
+        for form in stored_forms(architecture, stored, info.shape, config):
+            fetch = partial(_fetch, source, stored, form)
+            match = _EXPERT.fullmatch(form.name)
+            if match is None:
+                found[form.name] = {0: (info, form.shape, fetch)}
+            else:
+                part = (info, (1, *form.shape), fetch)
+                found.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = part
     return {name: [parts[i] for i in sorted(parts)] for name, parts in found.items()}
 
 
-def _fetch(source: WeightSource, config: ModelConfig, name: str) -> Array:
+def _is_left_out(stored: str, config: ModelConfig) -> bool:
+    """Return whether a tensor is the embedding once more, or a part of a head without layers."""
+    if stored.startswith("mtp."):
+        return not config.num_mtp_layers
+    return config.tie_word_embeddings and stored == "lm_head.weight"
+
+
+def _fetch(source: WeightSource, name: str, form: StoredForm) -> Array:
     tensor = source.get(name)
     assert not isinstance(tensor, QuantTensor), f"{name}: its dtype has been checked"
-    return transformed(FAMILIES[config.family].gguf, name, tensor, config)
+    return form.change(tensor)
 
 
 def _shape_of(name: str, parts: list[Part]) -> tuple[int, ...]:

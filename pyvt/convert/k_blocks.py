@@ -127,7 +127,7 @@ def _search_affine(columns: Array, form: _Affine) -> tuple[Array, Array]:
     sum_w, sum_x = sum_w.astype(np.float64), sum_x.astype(np.float64)
     best_scale, best_low = span.astype(np.float64) / form.top, low.astype(np.float64)
     best_gain = np.full(len(span), -np.inf)
-    codes, product = np.empty_like(x), np.empty_like(x)
+    codes = np.empty_like(x)
     for candidate in form.candidates:
         # Codes are counted from the best low so far, which moves away from the least value.
         low = best_low.astype(np.float32)
@@ -135,9 +135,9 @@ def _search_affine(columns: Array, form: _Affine) -> tuple[Array, Array]:
         codes *= np.float32(candidate) * _inverse(high - low)
         np.rint(codes, out=codes)
         np.clip(codes, 0, form.top, out=codes)
-        sum_xl = np.multiply(weighted, codes, out=product).sum(axis=0).astype(np.float64)
-        sum_l = np.multiply(weights, codes, out=product).sum(axis=0).astype(np.float64)
-        sum_ll = np.multiply(product, codes, out=product).sum(axis=0).astype(np.float64)
+        sum_xl = np.einsum("sn,sn->n", weighted, codes).astype(np.float64)
+        sum_l = np.einsum("sn,sn->n", weights, codes).astype(np.float64)
+        sum_ll = np.einsum("sn,sn,sn->n", weights, codes, codes).astype(np.float64)
         determinant = sum_w * sum_ll - sum_l * sum_l
         is_sound = determinant > 0
         divisor = np.where(is_sound, determinant, 1)
@@ -163,16 +163,15 @@ def _search_symmetric(columns: Array) -> Array:
     weights = shares * shares
     weighted = weights * shares
     best_score, best_scale = np.full(len(extreme), -np.inf), np.zeros(len(extreme))
-    codes, product = np.empty_like(shares), np.empty_like(shares)
+    codes = np.empty_like(shares)
     for candidate in _Q6_K_CANDIDATES:
         np.multiply(shares, np.float32(candidate), out=codes)
         np.rint(codes, out=codes)
         np.minimum(codes, np.float32(31), out=codes)
         if candidate > 32.5:
             np.maximum(codes, np.float32(-32), out=codes)
-        sum_xl = np.multiply(weighted, codes, out=product).sum(axis=0).astype(np.float64)
-        np.multiply(weights, codes, out=product)
-        sum_ll = np.multiply(product, codes, out=product).sum(axis=0).astype(np.float64)
+        sum_xl = np.einsum("sn,sn->n", weighted, codes).astype(np.float64)
+        sum_ll = np.einsum("sn,sn,sn->n", weights, codes, codes).astype(np.float64)
         divisor = np.where(sum_ll > 0, sum_ll, 1)
         score = sum_xl * sum_xl / divisor
         is_better = (sum_ll > 0) & (score > best_score)

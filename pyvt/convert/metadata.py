@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pyvt.config.hybrid import LinearAttentionConfig
 from pyvt.config.model import ModelConfig
 from pyvt.config.moe import MoEConfig
 from pyvt.config.rope import RopeConfig
@@ -38,7 +39,7 @@ def _attention_factor(rope: RopeConfig) -> float | None:
 
 KEYS: Mapping[str, Value] = {
     "vocab_size": lambda config: config.vocab_size,
-    "block_count": lambda config: config.num_layers,
+    "block_count": lambda config: config.num_layers + config.num_mtp_layers,
     "context_length": lambda config: config.max_position_embeddings,
     "embedding_length": lambda config: config.hidden_size,
     "feed_forward_length": lambda config: config.intermediate_size,
@@ -73,8 +74,43 @@ EXPERT_KEYS: Mapping[str, Value] = {
         lambda moe: moe.shared_expert_intermediate_size
     ),
 }
+
+
+def _of_linear(value: Callable[[LinearAttentionConfig], Any]) -> Value:
+    """Return a row's value for a model with linear attention, None for others."""
+    return lambda config: (
+        None if config.linear_attention is None else value(config.linear_attention)
+    )
+
+
+def _linear_flags(config: ModelConfig) -> list[bool]:
+    """Return whether each block has linear attention; those of the draft head have none."""
+    num_blocks = config.num_layers + config.num_mtp_layers
+    return [i in config.linear_layers for i in range(num_blocks)]
+
+
+def _rope_sections(config: ModelConfig) -> list[int]:
+    """Return how many frequencies turn by each of three positions, which are equal for text."""
+    return [(config.rope.rotary_dim // 2 + 2 - i) // 3 for i in range(3)] + [0]
+
+
+HYBRID_KEYS: Mapping[str, Value] = {
+    "nextn_predict_layers": lambda config: config.num_mtp_layers or None,
+    "ssm.conv_kernel": _of_linear(lambda linear: linear.conv_kernel),
+    "ssm.state_size": _of_linear(lambda linear: linear.key_head_dim),
+    "ssm.group_count": _of_linear(lambda linear: linear.num_key_heads),
+    "ssm.time_step_rank": _of_linear(lambda linear: linear.num_value_heads),
+    "ssm.inner_size": _of_linear(lambda linear: linear.value_size),
+    "attention.recurrent_layers": _linear_flags,
+}
+_SECTIONS: Mapping[str, Value] = {"rope.dimension_sections": _rope_sections}
 # Keys of one architecture, on top of those of all.
-FAMILY_KEYS: Mapping[str, Mapping[str, Value]] = {"qwen3moe": EXPERT_KEYS}
+FAMILY_KEYS: Mapping[str, Mapping[str, Value]] = {
+    "qwen3moe": EXPERT_KEYS,
+    "qwen35": {**HYBRID_KEYS, **_SECTIONS},
+    "qwen35moe": {**HYBRID_KEYS, **EXPERT_KEYS, **_SECTIONS},
+    "qwen3next": {**HYBRID_KEYS, **EXPERT_KEYS},
+}
 
 
 def model_metadata(config: ModelConfig, architecture: str) -> dict[str, Any]:

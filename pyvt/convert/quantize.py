@@ -28,8 +28,9 @@ from pyvt.weights.resolve import ModelFiles, open_model
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
 
-# Elements of a chunk: large beside the cost of a NumPy call, small beside the caches.
-_CHUNK_ELEMENTS = 1 << 18
+# Elements of a chunk: large beside the cost of a NumPy call, so small that the five arrays of a
+# search stay in the caches.
+_CHUNK_ELEMENTS = 1 << 17
 _CHUNKS_A_THREAD = 3
 
 

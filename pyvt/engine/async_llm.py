@@ -66,6 +66,7 @@ class AsyncLLM:
 
     def _attach(self, engine: LLMEngine, max_requests: int) -> None:
         self.engine = engine
+        engine.input_processor.tokenizer.encode("")  # else the first text waits for its tables
         self.thread = EngineThread(engine, max_requests=max_requests)
         self._numbers = itertools.count(1)
         self._inputs = ThreadPoolExecutor(_NUM_INPUT_THREADS, thread_name_prefix="pyvt-input")

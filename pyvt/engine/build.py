@@ -94,6 +94,7 @@ def build_engine(
             expand="always" if planned.is_expanded else "never",
             act=config.device.act,
             backend=config.device.backend,
+            has_experts_in_file=planned.file_bytes > 0,
             max_positions=int(config.max_model_len),
             progress=progress,
         )

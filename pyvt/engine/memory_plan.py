@@ -31,6 +31,7 @@ from pyvt.tensor.dtype import dtype_named
 from pyvt.tensor.memory import available_host_bytes
 from pyvt.weights.loader import decide_expand
 from pyvt.weights.resolve import ModelFiles
+from pyvt.weights.source import TensorInfo
 
 log = get_logger(__name__)
 
@@ -54,7 +55,8 @@ class Plan:
         is_expanded: whether packed weights are widened at load.
         expand_reason: why.
         free_bytes: memory that the process may still take.
-        weight_bytes: weights as they will be kept.
+        weight_bytes: weights as they will be kept in memory.
+        file_bytes: weights of experts that stay in the file, 0 where all are in memory.
         activation_bytes: an estimate for the largest step.
         kv_bytes: the KV cache once all blocks are written.
         state_bytes: the states of linear attention once all slots are written.
@@ -70,6 +72,7 @@ class Plan:
     activation_bytes: int
     kv_bytes: int
     state_bytes: int = 0
+    file_bytes: int = 0
 
     @property
     def left_bytes(self) -> int:
@@ -95,6 +98,7 @@ class Plan:
         return {
             "free_bytes": self.free_bytes,
             "weight_bytes": self.weight_bytes,
+            "file_bytes": self.file_bytes,
             "kv_bytes": self.kv_bytes,
             "state_bytes": self.state_bytes,
             "activation_bytes": self.activation_bytes,
@@ -117,6 +121,7 @@ class Plan:
         parts = {
             "free": self.free_bytes,
             "weights": self.weight_bytes,
+            "experts_in_file": self.file_bytes,
             "kv": self.kv_bytes,
             "states": self.state_bytes,
             "activations": self.activation_bytes,
@@ -202,8 +207,13 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos
     )
     activation_bytes = _activation_bytes(shape, config, wide.block_bytes)
+    needs = Needs(weight_bytes, activation_bytes, *_least_cache(config, specs))
+    stacks = 0 if expand.is_expanded else sum(i.nbytes for i in infos if _is_expert_stack(i))
+    file_bytes = _file_bytes(device.experts, stacks, needs, free)
+    needs = replace(needs, weight_bytes=weight_bytes - file_bytes)
+    weight_bytes = needs.weight_bytes
     if config.cache.num_blocks == "auto":
-        _check_fits(config, specs, free, weight_bytes, activation_bytes)
+        _check_fits(config, needs, free)
     left = max(0, free - weight_bytes - activation_bytes)
     resolved = resolve(
         config,
@@ -226,6 +236,7 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         expand_reason=expand.reason,
         free_bytes=free,
         weight_bytes=weight_bytes,
+        file_bytes=file_bytes,
         activation_bytes=activation_bytes,
         kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
         state_bytes=_states_of(specs, int(resolved.cache.num_state_slots)),
@@ -248,28 +259,71 @@ def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
     return shape
 
 
-def _check_fits(
-    config: EngineConfig,
-    specs: Sequence[LayerSpec],
-    free: int,
-    weight_bytes: int,
-    activation_bytes: int,
-) -> None:
-    """Check that weights, activations and the KV of one request fit together."""
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What cannot be smaller, in bytes.
+
+    Attributes:
+        weight_bytes: weights in memory.
+        activation_bytes: of the largest step.
+        num_tokens: tokens of the shortest sequence that must have room.
+        cache_bytes: KV and states of one request of so many.
+        share: of what weights and activations leave, that the cache gets.
+    """
+
+    weight_bytes: int
+    activation_bytes: int
+    num_tokens: int
+    cache_bytes: int
+    share: float
+
+    @property
+    def nbytes(self) -> int:
+        """The sum."""
+        return self.weight_bytes + self.activation_bytes + int(self.cache_bytes / self.share)
+
+
+def _least_cache(config: EngineConfig, specs: Sequence[LayerSpec]) -> tuple[int, int, float]:
+    """Return tokens and bytes of the least cache, and its share of the memory."""
     num_tokens = 2 if config.max_model_len == "auto" else config.max_model_len
     num_blocks = _blocks_of(config, specs, num_tokens) + 1
-    kv_bytes = num_blocks * block_bytes(specs, config.cache.block_size)
     slots = config.cache.num_state_slots
-    kv_bytes += _states_of(specs, MIN_STATE_SLOTS if slots == "auto" else slots)
-    need = weight_bytes + activation_bytes + int(kv_bytes / config.cache.memory_fraction)
-    if need > free:
+    num_bytes = num_blocks * block_bytes(specs, config.cache.block_size)
+    num_bytes += _states_of(specs, MIN_STATE_SLOTS if slots == "auto" else slots)
+    return num_tokens, num_bytes, config.cache.memory_fraction
+
+
+def _is_expert_stack(info: TensorInfo) -> bool:
+    """Whether a tensor is all experts of a layer, so that it can be used where it lies."""
+    return ".mlp.experts." in info.name and len(info.shape) == 3
+
+
+def _file_bytes(place: str, stack_bytes: int, needs: Needs, free: int) -> int:
+    """Return the bytes of experts that stay in the file; says so once where memory decides."""
+    if place == "memory" or (place == "auto" and needs.nbytes <= free):
+        return 0
+    if place == "auto" and stack_bytes:
+        log.warning(
+            "the model takes %d MiB of %d MiB free: %d MiB of experts stay in its file and are "
+            "read at the speed of the disk",
+            needs.nbytes // _MIB,
+            free // _MIB,
+            stack_bytes // _MIB,
+        )
+    return stack_bytes
+
+
+def _check_fits(config: EngineConfig, needs: Needs, free: int) -> None:
+    """Check that weights, activations and the KV of one request fit together."""
+    if needs.nbytes > free:
         raise ConfigError(
-            f"[memory] model: expected {need / _MIB:.1f} MiB (weights {weight_bytes / _MIB:.1f}, "
-            f"activations {activation_bytes / _MIB:.1f}, KV of {num_tokens} tokens "
-            f"{kv_bytes / _MIB:.1f} at memory_fraction {config.cache.memory_fraction}), got "
-            f"{free / _MIB:.1f} MiB free: {(need - free) / _MIB:.1f} MiB too little; lower "
-            "max_model_len or max_num_batched_tokens, raise memory_fraction or free memory, or "
-            "take a smaller kv_dtype or a smaller model",
+            f"[memory] model: expected {needs.nbytes / _MIB:.1f} MiB (weights "
+            f"{needs.weight_bytes / _MIB:.1f}, activations {needs.activation_bytes / _MIB:.1f}, "
+            f"KV of {needs.num_tokens} tokens {needs.cache_bytes / _MIB:.1f} at memory_fraction "
+            f"{config.cache.memory_fraction}), got {free / _MIB:.1f} MiB free: "
+            f"{(needs.nbytes - free) / _MIB:.1f} MiB too little; lower max_model_len or "
+            "max_num_batched_tokens, raise memory_fraction or free memory, or take a smaller "
+            "kv_dtype or a smaller model",
             field="model",
         )
 

@@ -17,8 +17,9 @@ The order of a step:
    ``save_kv_layer`` after each layer; ``wait_for_save``, ``get_transfer_results``.
 3. ``update_connector_output``; ``request_finished_all_groups`` for each request that ended.
 
-A failure is a result and never an exception: the engine goes back to what it has and computes the
-rest again. The names are those of vLLM's ``KVConnectorBase_V1``.
+A failure of a load is a result and never an exception: the engine goes back to what it has and
+computes the rest again. A lookup or the order of a store may raise ``KVTierError``, which counts as
+a miss. The names are those of vLLM's ``KVConnectorBase_V1``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -86,6 +87,7 @@ class KVConnector(Protocol):
     ) -> None:
         """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded.
 
+        Called for those that no lookup was made for too: all of their logits are wanted.
         The table of a state group has one slot, for the state behind the last of these tokens.
         """
         ...

@@ -97,8 +97,8 @@ class MemoryConnector:
     def update_state_after_alloc(
         self, request: ConnectorRequest, blocks: BlockIds, num_external: int
     ) -> None:
-        """Order the loads of a request that starts."""
-        first = self._first_block.pop(request.request_id)
+        """Order the loads of a request that starts; nothing where it was not asked about."""
+        first = self._first_block.pop(request.request_id, 0)
         for index in range(first, first + num_external // self._block_size):
             for group, table in enumerate(blocks):
                 if index < len(table) and table[index]:

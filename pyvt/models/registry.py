@@ -178,6 +178,7 @@ def load_model(
     expand: str = "auto",
     act: str = "none",
     backend: str = "numpy",
+    has_experts_in_file: bool = False,
     max_positions: int | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
@@ -190,6 +191,7 @@ def load_model(
         expand: ``auto``, ``always`` or ``never``: widen matrices once at load.
         act: ``none`` or ``q8``, for products with packed weights.
         backend: the host backend, for ``expand="auto"``.
+        has_experts_in_file: whether stacks of experts stay in the mapped file.
         max_positions: the longest sequence, None for what the model allows.
         progress: called with bytes done and bytes in all.
 
@@ -200,7 +202,12 @@ def load_model(
     wide = WeightSettings(dtype=dtype).wide_dtype
     decision = decide_expand(expand, files.source, wide, backend)
     log.info("expand=%s: %s", decision.is_expanded, decision.reason)
-    settings = WeightSettings(dtype=dtype, is_expanded=decision.is_expanded, act=act)
+    settings = WeightSettings(
+        dtype=dtype,
+        is_expanded=decision.is_expanded,
+        act=act,
+        has_experts_in_file=has_experts_in_file,
+    )
     cls = model_class(config.architecture)
     model: Any = cls(config, settings, max_positions)
     report = load_weights(

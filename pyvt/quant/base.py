@@ -25,11 +25,13 @@ class WeightSettings:
         dtype: dtype of activations: f32, bf16, f16, or f64 for tests of exactness.
         is_expanded: whether matrices are widened once, at load, to the dtype that sums are in.
         act: ``none`` or ``q8``: whether activations are quantized before a product with blocks.
+        has_experts_in_file: whether stacks of experts stay where the file is mapped.
     """
 
     dtype: DType
     is_expanded: bool = True
     act: str = "none"
+    has_experts_in_file: bool = False
 
     @property
     def wide_dtype(self) -> DType:
@@ -53,9 +55,13 @@ class WeightSettings:
     def prepack(self, *parts: Tensor) -> Weight:
         """Return the weight that products with these rows read; the loader's hook.
 
-        No kernel multiplies packed weights by f64, so that a model in f64 keeps them as stored.
+        No kernel multiplies packed weights by f64, so that a model in f64 keeps them as stored. A
+        stack of experts that stays in the file is a view of it: the system reads what is used.
         """
-        return joined(parts) if self.dtype is F64 else ops.prepack_weight(*parts)
+        is_in_file = self.has_experts_in_file and len(parts) == 1 and parts[0].ndim == 3
+        if self.dtype is F64 or is_in_file:
+            return joined(parts)
+        return ops.prepack_weight(*parts)
 
     def _widened(self, tensor: Tensor) -> Array:
         if isinstance(tensor, QuantTensor):

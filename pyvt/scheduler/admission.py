@@ -54,6 +54,14 @@ class Admission:
         num_hit = self._hit(request)
         return self._has_room(request, num_hit, num_running)
 
+    def is_ready(self, request: Request, parent: Request | None) -> bool:
+        """Return whether a request waits for nothing but room."""
+        if parent is not None and _is_fork(request, parent):
+            return parent.num_computed_tokens >= request.num_prompt_tokens - 1
+        if self._transfers is None or not self._uses_hits(request):
+            return True
+        return self._transfers.match(request, self._hit(request))[0] is not None
+
     def start(self, request: Request, parent: Request | None, num_running: int) -> Verdict:
         """Give a waiting request its blocks where there is room.
 
@@ -67,7 +75,7 @@ class Admission:
         """
         if parent is not None and _is_fork(request, parent):
             num_shared = request.num_prompt_tokens - 1
-            if parent.num_computed_tokens < num_shared:
+            if not self.is_ready(request, parent):
                 return Verdict.LATER
             if parent.blocks is not None and self._manager.holds(parent.blocks, num_shared):
                 return self._fork(request, parent, num_running)

@@ -471,15 +471,26 @@ class Scheduler:
         return grow(request.blocks, computed, end)
 
     def _make_room(self) -> None:
-        """Preempt requests of a worse priority than the first waiting one, as far as it needs."""
-        if not self._waiting:
+        """Preempt requests of a worse priority than the first that waits for room alone."""
+        first = self._first_ready()
+        if first is None:
             return
-        first = self._waiting[0]
         while self._running and self._running[-1].order[0] > first.order[0]:
             has_row = self._num_started < self.config.max_num_seqs
             if has_row and self._admission.has_room(first, self._num_started):
                 return
             self._preempt(self._running[-1])
+
+    def _first_ready(self) -> Request | None:
+        """Return the first waiting request that goes before a running one and could start."""
+        if not self._running:
+            return None
+        for request in self._waiting:
+            if request.order[0] >= self._running[-1].order[0]:
+                return None
+            if self._admission.is_ready(request, self._requests.get(request.core.fork_of or "")):
+                return request
+        return None
 
     def _admit(self, step: StepPlan, *, before: Request | None = None) -> None:
         """Start waiting requests in order, while budget, rows and blocks last.

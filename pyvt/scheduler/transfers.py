@@ -6,11 +6,15 @@ its request. A failed load takes its request back to the last token before the f
 
 from collections.abc import Iterable
 
+from pyvt.errors import KVTierError
 from pyvt.kv_tier.connector import KVConnector
+from pyvt.log import get_logger
 from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 from pyvt.scheduler.block_pool import NULL_BLOCK
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
+
+log = get_logger(__name__)
 
 _NO_RESULTS = TransferResults()
 
@@ -22,24 +26,30 @@ class Transfers:
         loading: requests that wait for their blocks to be filled.
         num_external_tokens: tokens that were loaded or are to be, since the start.
         num_failed_loads: loads that failed since the start.
+        num_failed_calls: calls of the connector's scheduler half that failed; each is a miss, or a
+            store that is left out.
     """
 
     __slots__ = (
+        "_answers",
         "_connector",
         "_manager",
         "_pinned",
         "loading",
         "num_external_tokens",
+        "num_failed_calls",
         "num_failed_loads",
     )
 
     def __init__(self, connector: KVConnector, manager: KVCacheManager) -> None:
         self._connector = connector
         self._manager = manager
+        self._answers: dict[tuple[str, int], tuple[int | None, bool]] = {}
         self._pinned: dict[str, list[BlockIds]] = {}
         self.loading: dict[str, Request] = {}
         self.num_external_tokens = 0
         self.num_failed_loads = 0
+        self.num_failed_calls = 0
 
     @property
     def is_pending(self) -> bool:
@@ -47,8 +57,14 @@ class Transfers:
         return bool(self.loading or self._pinned)
 
     def match(self, request: Request, num_hit: int) -> tuple[int | None, bool]:
-        """Return what can be loaded behind a hit, in whole blocks, and whether meanwhile."""
-        found, is_async = self._connector.get_num_new_matched_tokens(request, num_hit)
+        """Return what can be loaded behind a hit, in whole blocks, and whether meanwhile.
+
+        The connector is asked once a step.
+        """
+        asked = (request.request_id, num_hit)
+        if asked not in self._answers:
+            self._answers[asked] = self._ask(request, num_hit)
+        found, is_async = self._answers[asked]
         if found is None:
             return None, False
         size = self._manager.block_size
@@ -68,6 +84,7 @@ class Transfers:
 
     def meta(self, scheduled: SchedulerOutput) -> object | None:
         """Return what the worker half must do in a step."""
+        self._answers.clear()
         meta: object | None = self._connector.build_connector_meta(scheduled)
         return meta
 
@@ -80,7 +97,7 @@ class Transfers:
         if blocks is None:
             return
         tables = self._manager.published_tables(blocks, request.block_hashes)
-        if self._connector.request_finished_all_groups(request, tables):
+        if self._is_stored(request, tables):
             self._pin(request.request_id, tables)
         if self.loading.pop(request.request_id, None) is not None:
             self._pin(request.request_id, self._manager.loading_tables(blocks))
@@ -116,6 +133,24 @@ class Transfers:
                     first = min(first, index * size)
                     break
         return first
+
+    def _ask(self, request: Request, num_hit: int) -> tuple[int | None, bool]:
+        try:
+            return self._connector.get_num_new_matched_tokens(request, num_hit)
+        except KVTierError as error:
+            self._count_failure(error)
+            return 0, False
+
+    def _is_stored(self, request: Request, tables: BlockIds) -> bool:
+        try:
+            return self._connector.request_finished_all_groups(request, tables)
+        except KVTierError as error:
+            self._count_failure(error)
+            return False
+
+    def _count_failure(self, error: KVTierError) -> None:
+        self.num_failed_calls += 1
+        log.warning("kv connector: %s", error)
 
     def _pin(self, request_id: str, tables: BlockIds) -> None:
         self._manager.pin(tables)

@@ -108,7 +108,8 @@ def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise request_error(f"[body] json: expected finite numbers, got {text[:40]}")
-    return value
+    # JSON has one kind of number: 1.0 is the integer 1, as in JSON Schema.
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _is_unicode(text: str) -> bool:

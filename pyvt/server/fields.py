@@ -41,7 +41,7 @@ _HARMLESS = frozenset(
 
 
 class RequestModel(BaseModel):
-    """A request; types are strict, so ``"true"`` is no boolean and 1.0 no integer."""
+    """A request; types are strict, so ``"true"`` is no boolean and ``"1"`` no integer."""
 
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
 

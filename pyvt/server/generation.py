@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pyvt.engine.async_llm import RequestStream
 from pyvt.errors import RequestError
+from pyvt.messages import NOTHING_ALLOWED
 from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.answer.collector import Answer
@@ -173,6 +174,8 @@ async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[
 
 def _failure(output: RequestOutput) -> Exception:
     """Return what went wrong with a request that the engine gave up on."""
+    if output.error == NOTHING_ALLOWED:
+        return RequestError(output.error, code="nothing_allowed")
     if any(new.finish_reason == "error" for new in output.outputs):
         return WireException(server_error("the engine could not compute the answer"))
     if output.error is not None:

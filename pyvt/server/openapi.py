@@ -1,6 +1,7 @@
 """GET /openapi.json, made of the table of routes and the models of their bodies."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -9,7 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 import pyvt
 from pyvt.server.middleware import PUBLIC_PATHS
+from pyvt.server.narrowing import ModelFacts, narrow
 from pyvt.server.routes import ROUTES, RouteRow
+from pyvt.server.state import state_of
 
 _REFERENCE = "#/components/schemas/{model}"
 # What any route may answer, beside 200.
@@ -30,14 +33,20 @@ _TEXT_PATHS = {"/": "text/html", "/metrics": "text/plain"}
 
 async def openapi(request: Request) -> Response:
     """Answer the description of all routes."""
-    return JSONResponse(document(ROUTES))
+    state = state_of(request)
+    facts = ModelFacts(names=tuple(state.names))
+    if state.llm is not None:
+        limits = state.llm.engine.input_processor.limits
+        facts = replace(facts, vocab_size=limits.vocab_size, max_model_len=limits.max_model_len)
+    return JSONResponse(document(ROUTES, facts))
 
 
-def document(rows: Sequence[RouteRow]) -> dict[str, Any]:
-    """Return the description of routes."""
+def document(rows: Sequence[RouteRow], facts: ModelFacts | None = None) -> dict[str, Any]:
+    """Return the description of routes, of a server with a model where ``facts`` are given."""
     models = [row.model for row in rows if row.model is not None]
     keyed: list[Any] = [(model, "validation") for model in dict.fromkeys(models)]
     _, schemas = models_json_schema(keyed, ref_template=_REFERENCE)
+    narrow(schemas.get("$defs", {}), facts or ModelFacts())
     paths: dict[str, Any] = {}
     for row in rows:
         path = row.path.replace(":path}", "}")
@@ -64,7 +73,7 @@ def _operation(row: RouteRow) -> dict[str, Any]:
     kind = _TEXT_PATHS.get(row.path, "application/json")
     content: dict[str, Any] = {kind: {"schema": {} if kind[0] == "t" else {"type": "object"}}}
     if row.is_stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}
     responses: dict[str, Any] = {"200": {"description": "the answer", "content": content}}
     refusal = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}
     for status, text in _ERRORS.items():

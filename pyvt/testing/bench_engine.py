@@ -29,6 +29,7 @@ from pyvt import __version__, dispatch, envs
 from pyvt.config import engine_config
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.engine.build import build_engine
+from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.bench_limits import measure_limits
 
@@ -81,11 +82,29 @@ class EngineBench:
             seconds.append(core.clock() - start)
         return prefill_s, seconds
 
+    def first_token(self, prompt: list[int], num_new_tokens: int = 16) -> tuple[float, list[int]]:
+        """Return the seconds up to a prompt's first new token, and all its new tokens."""
+        params = SamplingParams(temperature=0, max_tokens=num_new_tokens, ignore_eos=True)
+        core = self.engine.core
+        start, first = core.clock(), core.stats.num_generation_tokens
+        self.engine.add_request(f"bench-{next(self._ids)}", prompt, params)
+        outputs: list[RequestOutput] = []
+        while core.stats.num_generation_tokens == first:
+            outputs = self.engine.step()
+        seconds = core.clock() - start
+        while self.engine.has_unfinished_requests:
+            outputs = self.engine.step()
+        return seconds, list(outputs[-1].outputs[0].token_ids)
+
+    def random_ids(self, count: int) -> list[int]:
+        """Return random token ids of the model."""
+        size = self.engine.input_processor.limits.vocab_size
+        return self._rng.choices(range(size), k=count)
+
     def _add(self, count: int, num_prompt_tokens: int, num_new_tokens: int) -> None:
         params = SamplingParams(temperature=0, max_tokens=num_new_tokens, ignore_eos=True)
-        size = self.engine.input_processor.limits.vocab_size
         for _ in range(count):
-            ids = self._rng.choices(range(size), k=num_prompt_tokens)
+            ids = self.random_ids(num_prompt_tokens)
             self.engine.add_request(f"bench-{next(self._ids)}", ids, params)
 
     def _drain(self) -> None:

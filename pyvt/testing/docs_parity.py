@@ -137,7 +137,8 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="`pyvt quantize`: Llama and Qwen3 to GGUF in eight types; llama.cpp reads the files",
+        name="`pyvt quantize`: Llama, Qwen3, Qwen3-MoE, Qwen3.5/3.6 and Qwen3-Next to GGUF in "
+        "eight types; llama.cpp reads the files",
         command="pytest tests/convert",
         label="PASS",
     ),
@@ -270,7 +271,18 @@ CAPABILITIES = (
         label=lambda root: "PASS" if _peer_records(root) else "NOT_CLAIMED",
         figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
-    Capability(name="CUDA backend", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="CUDA backend on its emulator: ops, tiny Llama and Qwen3 models and the engine with "
+        "captured decode steps equal the reference",
+        command="make emu",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="CUDA backend: compiles and links for sm_90 without warnings or spills",
+        command="make cuda",
+        label="PASS",
+    ),
+    Capability(name="CUDA backend on a card", command="–", label="NOT_RUN_HARDWARE"),
     Capability(
         name="Qwen3-MoE: tiny models equal transformers and llama.cpp, in every stored form",
         command="pytest tests/models -k moe",

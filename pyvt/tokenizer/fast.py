@@ -7,8 +7,9 @@ runs between added tokens one by one, so the ids of ordinary text are those of t
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -42,30 +43,37 @@ def _refusing(param: str) -> AbstractContextManager[None]:
     return package_faults_as(RequestError, text)
 
 
-class FastTokenizer:
-    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's.
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """A ``tokenizers`` object that cuts texts.
 
     ``spelled`` maps ids of the object that are no tokens of the model to tokens that spell them.
     """
 
+    full: tokenizers.Tokenizer
+    spelled: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+class FastTokenizer:
+    """See ``Tokenizer``. ``prefix_ids`` and ``suffix_ids`` come on top of the post-processor's.
+
+    ``make_encoder`` is called for the first text: who has ids needs the vocabulary only.
+    """
+
     def __init__(
         self,
-        full: tokenizers.Tokenizer,
+        make_encoder: Callable[[], Encoder],
         vocabulary: Vocabulary,
         *,
         prefix_ids: tuple[int, ...] = (),
         suffix_ids: tuple[int, ...] = (),
-        spelled: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        full.no_truncation()
-        full.no_padding()
-        self._full = full
+        self._make_encoder: Callable[[], Encoder] | None = make_encoder
         self._vocabulary = vocabulary
         self._control = vocabulary.control
         self._forgeable_ids = frozenset(self._control.keys() - {vocabulary.unknown_id})
         self._prefix_ids = prefix_ids
         self._suffix_ids = suffix_ids
-        self._spelled = spelled or {}
         self._bytes_of: dict[int, bytes] = {}
 
     @property
@@ -128,6 +136,19 @@ class FastTokenizer:
         """See ``Tokenizer.token_text``."""
         return self._vocabulary.bytes_of(token_id).decode("utf-8", "replace")
 
+    @cached_property
+    def _encoder(self) -> Encoder:
+        assert self._make_encoder is not None, "an encoder is made once"
+        encoder = self._make_encoder()
+        encoder.full.no_truncation()
+        encoder.full.no_padding()
+        self._make_encoder = None  # with what it was made from
+        return encoder
+
+    @property
+    def _full(self) -> tokenizers.Tokenizer:
+        return self._encoder.full
+
     def _ids_of_runs(self, rendered: RenderedPrompt) -> Iterator[int]:
         """Yield the ids of control tokens and of the runs between them, put right again."""
         control_ids = {text: token_id for token_id, text in self._control.items()}
@@ -157,9 +178,10 @@ class FastTokenizer:
         self, encoder: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = True
     ) -> list[int]:
         ids = encoder.encode(text, add_special_tokens=add_special_tokens).ids
-        if self._spelled.keys().isdisjoint(ids):
+        spelled = self._encoder.spelled
+        if spelled.keys().isdisjoint(ids):
             return list(ids)
-        return [part for token_id in ids for part in self._spelled.get(token_id, (token_id,))]
+        return [part for token_id in ids for part in spelled.get(token_id, (token_id,))]
 
     @cached_property
     def _splitter(self) -> tokenizers.Tokenizer:

@@ -5,8 +5,8 @@ Keys, all below ``tokenizer.ggml.``:
 1. ``model``: "gpt2" or "llama". ``pre``: the pre-tokenizer of "gpt2", a row of ``PRE_TOKENIZERS``.
 2. ``tokens``: one text an id. ``token_type``: 1 normal, 2 unknown, 3 control, 4 user-defined,
    5 unused, 6 byte; any integer type. Types 2, 3 and 4 are added tokens, 2 and 3 special too.
-3. ``merges`` (gpt2): "left right", best first; their texts need not be tokens. ``scores`` (llama):
-   one float a token.
+3. ``merges`` (gpt2): "left right", best first; their texts need not be tokens. ``scores``
+   (llama): one float a token.
 4. ``bos/eos/eot/eom/unknown/padding_token_id``; ``add_bos_token``, ``add_eos_token``,
    ``add_space_prefix``.
 
@@ -14,7 +14,7 @@ llama.cpp does not normalise; the tokenizers of Hugging Face do, and the models 
 them, so their NFC is kept.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Any
@@ -25,7 +25,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from pyvt.errors import UnsupportedError, did_you_mean
 from pyvt.tokenizer.base import Tokenizer
-from pyvt.tokenizer.fast import FastTokenizer
+from pyvt.tokenizer.fast import Encoder, FastTokenizer
 from pyvt.tokenizer.gguf_keys import TokenizerKeys
 from pyvt.tokenizer.spm import SpmTokenizer
 from pyvt.tokenizer.vocabulary import PackedTexts, Spelling, Vocabulary
@@ -155,8 +155,17 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
             f"{did_you_mean(name, PRE_TOKENIZERS)}"
         )
     vocabulary = _vocabulary(keys, "byte_level", strips_first_space=False)
-    texts = keys.texts("tokens")
-    merges = _merges(keys)
+    lines = PackedTexts(keys.texts("merges"))
+    return FastTokenizer(
+        lambda: _bpe_encoder(pre, vocabulary, lines),
+        vocabulary,
+        **_ends(keys, vocabulary.size, pre.adds_bos),
+    )
+
+
+def _bpe_encoder(pre: PreTokenizer, vocabulary: Vocabulary, lines: Iterable[str]) -> Encoder:
+    texts = [vocabulary.text_of(token_id) or "" for token_id in range(vocabulary.size)]
+    merges = _merges(lines)
     vocab = _first_ids(texts)
     unnamed = _unnamed(merges, vocab, len(texts))
     full = tokenizers.Tokenizer(
@@ -176,7 +185,7 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
         ]
     )
     spelled = {i: tuple(vocab[c] for c in text if c in vocab) for text, i in unnamed.items()}
-    return FastTokenizer(full, vocabulary, spelled=spelled, **_ends(keys, len(texts), pre.adds_bos))
+    return Encoder(full, spelled)
 
 
 def _first_ids(texts: Sequence[str]) -> dict[str, int]:
@@ -184,9 +193,9 @@ def _first_ids(texts: Sequence[str]) -> dict[str, int]:
     return dict(zip(reversed(texts), range(len(texts) - 1, -1, -1), strict=True))
 
 
-def _merges(keys: TokenizerKeys) -> list[tuple[str, str]]:
+def _merges(lines: Iterable[str]) -> list[tuple[str, str]]:
     """Return the pairs of ``merges``; a line without two halves joins nothing, as in llama.cpp."""
-    parted = (line.partition(" ") for line in keys.texts("merges"))
+    parted = (line.partition(" ") for line in lines)
     return [(left, right) for left, _, right in parted if left and right]
 
 

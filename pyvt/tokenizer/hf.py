@@ -11,7 +11,7 @@ from typing import Any
 import tokenizers
 
 from pyvt.errors import CheckpointError, UnsupportedError
-from pyvt.tokenizer.fast import FastTokenizer, package_faults_as
+from pyvt.tokenizer.fast import Encoder, FastTokenizer, package_faults_as
 from pyvt.tokenizer.hf_parts import check_parts
 from pyvt.tokenizer.vocabulary import Spelling, Vocabulary
 
@@ -68,7 +68,8 @@ def hf_tokenizer(tokenizer_json: str, tokenizer_config: dict[str, Any] | None) -
         specials=specials,
         strips_first_space=strips_first_space,
     )
-    return FastTokenizer(full, vocabulary)
+    encoder = Encoder(full)
+    return FastTokenizer(lambda: encoder, vocabulary)
 
 
 def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:

@@ -11,9 +11,9 @@ Added tokens are plain UTF-8 text in both.
 
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 Spelling = Literal["byte_level", "spaced"]
@@ -53,6 +53,10 @@ class PackedTexts:
         parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         self._bytes = b"".join(parts)
         self._ends = array("I", accumulate(map(len, parts), initial=0))
+
+    def __iter__(self) -> Iterator[str]:
+        for start, end in pairwise(self._ends):
+            yield self._bytes[start:end].decode("utf-8", "surrogatepass")
 
     def __call__(self, token_id: int) -> str | None:
         """Return the text of an id, None beyond the vocabulary."""

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
+from pyvt.dispatch import place
 from pyvt.worker.input_batch import InputBatch, LogitsRow
+from pyvt.worker.row_moves import copy_of, put_rows, take_rows
 
 Array = np.ndarray[Any, Any]
 _NO_IDS = np.empty(0, np.int64)
@@ -23,26 +25,27 @@ def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Arr
     """Apply what may change the most likely token; ``logits`` ``[n, V]`` stay as they are."""
     if not any(w.request.has_processors for w in wanted):
         return logits
-    logits = logits.copy()
+    logits = copy_of(logits)
     requests = [w.request for w in wanted]
     allowed = [_NO_IDS if r.allowed_ids is None else r.allowed_ids for r in requests]
     if any(len(row) for row in allowed):
-        ops.apply_allowed_ids(logits, *_pairs(allowed), out=logits)
+        ops.apply_allowed_ids(logits, *_pairs(allowed, logits), out=logits)
     is_over = _apply_grammars(logits, wanted, rows)
     banned = [_banned(w, rows, i in is_over) for i, w in enumerate(wanted)]
     if any(len(row) for row in banned):
-        ops.apply_banned_ids(logits, *_pairs(banned), out=logits)
+        ops.apply_banned_ids(logits, *_pairs(banned, logits), out=logits)
     if any(len(r.bias_ids) for r in requests):
-        values = np.concatenate([r.bias_values for r in requests])
-        ops.apply_logit_bias(logits, *_pairs([r.bias_ids for r in requests]), values, out=logits)
+        values = place(np.concatenate([r.bias_values for r in requests]), beside=logits)
+        pairs = _pairs([r.bias_ids for r in requests], logits)
+        ops.apply_logit_bias(logits, *pairs, values, out=logits)
     _penalise(logits, wanted, rows)
     return logits
 
 
-def _pairs(ids: Sequence[Array]) -> tuple[Array, Array]:
-    """Return row and token of every id in a list with one array a row."""
-    sizes = [len(row) for row in ids]
-    return np.repeat(np.arange(len(ids)), sizes), np.concatenate(ids)
+def _pairs(ids: Sequence[Array], logits: Array) -> tuple[Array, Array]:
+    """Return row and token of every id in a list with one array a row, beside ``logits``."""
+    rows = np.repeat(np.arange(len(ids)), [len(row) for row in ids])
+    return place(rows, beside=logits), place(np.concatenate(ids), beside=logits)
 
 
 def _apply_grammars(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> set[int]:
@@ -62,10 +65,13 @@ def _apply_grammars(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch
     if not where:
         return set()
     mask = np.concatenate(masks)
+    allowed_here = place(mask, beside=logits)
     if len(where) == len(wanted):
-        ops.apply_token_mask(logits, mask, out=logits)
+        ops.apply_token_mask(logits, allowed_here, out=logits)
     else:
-        logits[where] = ops.apply_token_mask(logits[where], mask)
+        rows_here = np.array(where, np.int64)
+        masked = ops.apply_token_mask(take_rows(logits, rows_here), allowed_here)
+        put_rows(logits, rows_here, masked)
     is_over = set()
     for i, allowed in zip(where, mask, strict=True):
         request = wanted[i].request
@@ -103,16 +109,17 @@ def _penalise(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> N
     found = [(i, w) for i, w in enumerate(wanted) if w.request.output_counts is not None]
     if not found:
         return
-    where = [i for i, _ in found]
+    where = np.array([i for i, _ in found], np.int64)
     row_ids = [w.request.row for _, w in found]
-    logits[where] = ops.apply_penalties(
-        logits[where],
+    parameters = (
         np.stack([w.request.prompt_mask for _, w in found if w.request.prompt_mask is not None]),
         np.stack([_counts(w) for _, w in found]),
         rows.repetition[row_ids],
         rows.presence[row_ids],
         rows.frequency[row_ids],
     )
+    given = (place(each, beside=logits) for each in parameters)
+    put_rows(logits, where, ops.apply_penalties(take_rows(logits, where), *given))
 
 
 def _counts(wanted: LogitsRow) -> Array:

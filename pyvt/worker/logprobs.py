@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import on_host
+from pyvt.dispatch import on_host, place
 from pyvt.messages import TokenLogprobs
 from pyvt.models.base import CausalLM
 
@@ -25,7 +25,8 @@ def token_logprobs(logits: Array, token_ids: Array, num_top: Sequence[int]) -> l
     Row i has ``num_top[i]`` best tokens; one that is masked is left out.
     """
     most = min(max(num_top), logits.shape[1])
-    top_ids, top_values, values, ranks = ops.top_logprobs(logits, token_ids, most)
+    found = ops.top_logprobs(logits, place(token_ids, beside=logits), most)
+    top_ids, top_values, values, ranks = map(on_host, found)
     is_kept = np.isfinite(top_values)
     entries = []
     for i, wanted in enumerate(num_top):
@@ -58,8 +59,8 @@ def prompt_logprobs(
     entries: list[TokenLogprobs] = []
     for start in range(0, len(hidden), PROMPT_ROWS):
         part = slice(start, start + PROMPT_ROWS)
-        logits = on_host(model.compute_logits(hidden[part]))
-        if ops.count_nonfinite(logits).any():
+        logits = model.compute_logits(hidden[part])
+        if on_host(ops.count_nonfinite(logits)).any():
             return None
         entries += token_logprobs(logits, next_ids[part], [num_top] * len(logits))
     return entries

@@ -9,7 +9,6 @@ import numpy as np
 from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
-from pyvt.dispatch import on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.kv_tier.connector import KVConnector
@@ -125,7 +124,7 @@ class ModelRunner:
             self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
         sampled = self._greedy(step, hidden) or sample(
-            on_host(self.graphs.logits(step, hidden)),
+            self.graphs.logits(step, hidden),
             step.wanted,
             self.rows,
             is_processed=self.is_processed,

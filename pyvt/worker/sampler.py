@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.messages import TokenLogprobs
+from pyvt.dispatch import on_host, place
+from pyvt.messages import NOTHING_ALLOWED, TokenLogprobs
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
 from pyvt.worker.logprobs import token_logprobs
+from pyvt.worker.row_moves import copy_of, put_rows, take_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -45,9 +47,9 @@ def sample(
     The rows of a request lie together, the one without drafts ahead first. Log probabilities are of
     the raw logits, with ``is_processed`` of those that were sampled from.
     """
-    num_bad = ops.count_nonfinite(logits)
+    num_bad = on_host(ops.count_nonfinite(logits))
     is_bad = num_bad != 0
-    if is_bad.any():
+    if is_bad.any() and isinstance(logits, np.ndarray):
         logits = np.where(is_bad[:, None], logits.dtype.type(0), logits)
     token_ids, sampled_from = _choose(process(logits, wanted, rows), wanted, rows)
     token_ids[is_bad] = ops.NO_TOKEN
@@ -91,44 +93,46 @@ def _error_of(row: LogitsRow, num_bad: int, logits: Array) -> str:
     matcher = row.request.matcher
     if matcher is not None and matcher.error is not None:
         return matcher.error
-    return (
-        "[sampler] logits: expected at least one token to be allowed, got none; check "
-        "allowed_token_ids, banned_token_ids, bad_words, min_tokens and structured_outputs"
-    )
+    return NOTHING_ALLOWED
 
 
 def _choose(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> tuple[Array, Array]:
-    """Return the token of each row ``[n]`` and the logits that it was taken from."""
+    """Return the token of each row ``[n]``, on the host, and the logits that it was taken from."""
     is_random = np.array([not row.request.params.is_greedy for row in wanted])
     if not is_random.any():
-        return ops.argmax(logits), logits
+        return on_host(ops.argmax(logits)), logits
     if is_random.all():
         filtered = _filter(logits, wanted, rows)
         return _draw(filtered, wanted, rows), filtered
     drawn = [row for row in wanted if not row.request.params.is_greedy]
     token_ids = np.empty(len(wanted), np.int64)
-    token_ids[~is_random] = ops.argmax(logits[~is_random])
-    filtered = _filter(logits[is_random], drawn, rows)
-    token_ids[is_random] = _draw(filtered, drawn, rows)
-    sampled_from = logits.copy()
-    sampled_from[is_random] = filtered
+    greedy, random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
+    token_ids[greedy] = on_host(ops.argmax(take_rows(logits, greedy)))
+    filtered = _filter(take_rows(logits, random), drawn, rows)
+    token_ids[random] = _draw(filtered, drawn, rows)
+    sampled_from = copy_of(logits)
+    put_rows(sampled_from, random, filtered)
     return token_ids, sampled_from
 
 
 def _filter(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
     row_ids = [row.request.row for row in wanted]
-    logits = ops.apply_temperature(logits, rows.temperature[row_ids])
+    logits = ops.apply_temperature(logits, place(rows.temperature[row_ids], beside=logits))
     min_p, top_k, top_p = rows.min_p[row_ids], rows.top_k[row_ids], rows.top_p[row_ids]
     if min_p.any():
-        ops.apply_min_p(logits, min_p, out=logits)
+        ops.apply_min_p(logits, place(min_p, beside=logits), out=logits)
     if (top_k > 0).any() or (top_p < 1).any():
-        ops.apply_top_k_top_p(logits, top_k, top_p, out=logits)
+        most, share = place(top_k, beside=logits), place(top_p, beside=logits)
+        ops.apply_top_k_top_p(logits, most, share, out=logits)
     return logits
 
 
 def _draw(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
     seeds = rows.seeds[[row.request.row for row in wanted]]
-    return ops.random_sample(logits, seeds, np.array([row.position(rows) for row in wanted]))
+    positions = np.array([row.position(rows) for row in wanted])
+    given = place(seeds, beside=logits), place(positions, beside=logits)
+    token_ids: Array = on_host(ops.random_sample(logits, *given))
+    return token_ids
 
 
 def _add_logprobs(
@@ -144,7 +148,9 @@ def _add_logprobs(
         return
     where = [i for i, _ in asked]
     entries = token_logprobs(
-        logits[where], token_ids[where], [r.params.logprobs or 0 for _, r in asked]
+        take_rows(logits, np.array(where, np.int64)),
+        token_ids[where],
+        [r.params.logprobs or 0 for _, r in asked],
     )
     for (_, request), entry in zip(asked, entries, strict=True):
         before = result.logprobs.get(request.request_id, ())

@@ -1,7 +1,13 @@
 """``pyvt quantize``: the command around ``quantize_model``."""
 
 import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import RunCommand
 from tests.convert.tiny_source import write_source
@@ -38,3 +44,29 @@ def test_quantize_unknown_type_is_bad_input(run_command: RunCommand, tmp_path: P
 
     assert result.code == 2
     assert "valid names: BF16, F16" in result.err
+
+
+def test_quantize_ended_by_sigterm_leaves_nothing(
+    run_command: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_source(tmp_path / "model")
+    seen: list[list[str]] = []
+
+    @contextmanager
+    def loading(*_: object, verb: str) -> Iterator[Callable[[int, int], None]]:
+        def terminate(done: int, total: int) -> None:
+            seen.append([path.name for path in tmp_path.iterdir()])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        yield terminate
+
+    monkeypatch.setattr("pyvt.cli.quantize.loading", loading)
+    before = signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as end:
+        run_command("quantize", str(source), str(tmp_path / "out.gguf"))
+
+    assert end.value.code == 143
+    assert any(name.endswith(".partial") for name in seen[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -106,7 +106,7 @@ def main() -> None:
             base_url=given["url"],
             api_key=case.get("key", given["key"]),
             max_retries=0,
-            timeout=60,
+            timeout=300,
         )
         try:
             found[name] = run(client, given, case)

@@ -27,7 +27,7 @@ def model(given: dict[str, Any], case: dict[str, Any]) -> Any:
         api_key=case.get("key", given["key"]),
         max_tokens=case["max_tokens"],
         max_retries=0,
-        timeout=60,
+        timeout=300,
         **settings,
     )
 

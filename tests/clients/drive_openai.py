@@ -111,7 +111,7 @@ def main() -> None:
             base_url=f"{given['url']}/v1",
             api_key=case.get("key", given["key"]),
             max_retries=0,
-            timeout=60,
+            timeout=300,
         )
         try:
             found[name] = run(client, given, case)

@@ -127,7 +127,7 @@ for (const [name, test] of Object.entries(given.scenarios)) {
     baseURL: `${given.url}/v1`,
     apiKey: test.key ?? given.key,
     maxRetries: 0,
-    timeout: 60000,
+    timeout: 300000,
   });
   try {
     found[name] = await run(client, test);

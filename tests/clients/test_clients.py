@@ -73,8 +73,9 @@ class Zoo:
         return float(found[1])
 
 
-def start(model: Path, *options: str) -> Zoo:
-    command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0", "--api-key", KEY]
+def start(model: Path, *options: str, key: str | None = KEY) -> Zoo:
+    command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0"]
+    command += [] if key is None else ["--api-key", key]
     process = subprocess.Popen(
         [*command, "--served-model-name", "zoo-model", "--disable-access-log", *options],
         stderr=subprocess.PIPE,
@@ -94,7 +95,8 @@ def start(model: Path, *options: str) -> Zoo:
 def stop(zoo: Zoo) -> None:
     zoo.process.terminate()
     assert zoo.process.stderr is not None
-    assert "Traceback" not in zoo.process.stderr.read()
+    with zoo.process.stderr:
+        assert "Traceback" not in zoo.process.stderr.read()
     assert zoo.process.wait(30) == 0
 
 

@@ -11,10 +11,18 @@ import pytest
 from pyvt.convert import quantize_model
 from pyvt.testing.model_runs import all_logits, load_case
 from pyvt.tokenizer import hf_tokenizer
-from tests.convert.tiny_source import bpe_json, write_source
+from tests.convert.tiny_source import bpe_json, tiny_case, write_source
 
 TEXT = "hello wo 12345 <think>hell</think> naïve — abc"
-PRE_TOKENIZERS = {"llama": "smollm", "qwen3": "qwen2", "qwen3_moe": "qwen2"}
+PRE_TOKENIZERS = {
+    "llama": "smollm",
+    "qwen3": "qwen2",
+    "qwen3_moe": "qwen2",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35",
+    "qwen3_5_moe_mtp": "qwen35",
+    "qwen3_next_moe": "qwen2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +48,11 @@ def test_llama_cpp_reads_the_file_and_gives_the_same_tokens(
     tmp_path: Path, repo: Path, llama_python: Path, family: str, file_type: str
 ) -> None:
     content = bpe_json(PRE_TOKENIZERS[family])
-    source = write_source(tmp_path / "model", family, content, tie_word_embeddings=True)
+    changes: dict[str, Any] = {"tie_word_embeddings": True}
+    if "num_experts" in tiny_case(family).config:
+        # All of them: a choice would turn on a last bit, and the direction with it.
+        changes["num_experts_per_tok"] = tiny_case(family).config["num_experts"]
+    source = write_source(tmp_path / "model", family, content, **changes)
     quantize_model(source, tmp_path / "out.gguf", file_type)
 
     found = run(llama_python, repo, tmp_path / "out.gguf")

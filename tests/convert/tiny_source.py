@@ -10,6 +10,14 @@ from pyvt.tokenizer.gguf import DIGITS_FIRST, PRE_TOKENIZERS
 from pyvt.tokenizer.vocabulary import BYTE_OF_CHAR
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+_EXPERTS = {"moe_intermediate_size": 256, "shared_expert_intermediate_size": 256}
+# Another number of value heads than of key heads, and than of value heads for each key head.
+_LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
 _WORDS = ("he", "hel", "hell", "hello", "Ġw", "Ġwo", "ab", "abc")
 
 
@@ -55,9 +63,12 @@ def _added(token_id: int, text: str, is_special: bool) -> dict[str, Any]:
 def tiny_case(family: str, **changes: Any) -> ModelCase:
     """Return a model whose rows fit every block format, with room for the tokenizer."""
     size = {"vocab_size": 272, "hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
-    if family == "qwen3_moe":
-        size |= {"moe_intermediate_size": 256}
-    return ModelCase(f"tiny_{family}", MODEL_CASES_BY_NAME[family].config | size | changes)
+    config = MODEL_CASES_BY_NAME[family].config
+    sizes = {**size, **_EXPERTS, **_LINEAR}
+    fitting = {k: v for k, v in sizes.items() if k in config or k in size}
+    if "linear_num_key_heads" in config:
+        del fitting["head_dim"]  # the sections of its rotary embedding fit the case's own
+    return ModelCase(f"tiny_{family}", config | fitting | changes)
 
 
 def write_source(

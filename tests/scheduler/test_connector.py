@@ -4,6 +4,7 @@ import pytest
 
 from pyvt.config.cache import CacheGroup
 from pyvt.engine.core import EngineCore
+from pyvt.errors import KVTierError
 from pyvt.kv_tier import MemoryConnector
 from pyvt.messages import TransferResults
 from pyvt.scheduler import Scheduler
@@ -144,6 +145,34 @@ def test_connector_that_asks_a_lone_request_for_patience_keeps_the_engine_alive(
     connector.is_busy = lambda: next(answers, False)
 
     assert run(*pair(connector), PROMPT) == {"0": 0}
+
+
+@pytest.mark.parametrize("call", ["get_num_new_matched_tokens", "request_finished_all_groups"])
+def test_connector_call_that_fails_is_a_miss_and_counted(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KVTierError("[tier] node: is gone")
+
+    connector = MemoryConnector(4)
+    scheduler, runner = pair(connector)
+    monkeypatch.setattr(connector, call, fail)
+
+    assert run(scheduler, runner, PROMPT, [7, 7, 7]) == {"0": 0, "1": 0}
+    assert scheduler.transfers is not None
+    assert scheduler.transfers.num_failed_calls == 2
+
+
+def test_connector_is_not_asked_where_all_logits_are_wanted() -> None:
+    store = MemoryConnector(4)
+    run(*pair(store), PROMPT)
+    connector = MemoryConnector(4, store=store.store)
+    scheduler, runner = pair(connector)
+    scheduler.add_request(core_request("0", PROMPT, 2, prompt_logprobs=0, ignore_eos=True))
+
+    run_to_end(scheduler, runner)
+
+    assert connector.num_loaded == 0
 
 
 def test_connector_blocks_of_a_finished_request_are_held_until_they_are_stored() -> None:

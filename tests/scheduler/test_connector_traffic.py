@@ -63,6 +63,8 @@ class Unsteady(MemoryConnector):
     spare=st.integers(0, 8),
     chunk=st.integers(2, 9),
     num_drafts=st.sampled_from([0, 2]),
+    num_state_slots=st.integers(1, 6),
+    policy=st.sampled_from(["fcfs", "priority"]),
 )
 def test_connector_random_traffic_equals_solo_runs(
     groups: tuple[CacheGroup, ...],
@@ -72,12 +74,15 @@ def test_connector_random_traffic_equals_solo_runs(
     spare: int,
     chunk: int,
     num_drafts: int,
+    num_state_slots: int,
+    policy: str,
 ) -> None:
     connector = Unsteady(4, groups=groups, is_async=is_async, mishaps=mishaps)
     scheduler = scheduler_of(
         8 * len(groups) + spare,
         groups=groups,
-        num_state_slots=6,
+        num_state_slots=num_state_slots,
+        policy=policy,
         connector=connector,
         max_num_seqs=3,
         max_num_batched_tokens=12,
@@ -88,7 +93,9 @@ def test_connector_random_traffic_equals_solo_runs(
     core = EngineCore(scheduler, runner)
     core.wake()
     made = {
-        str(i): core_request(str(i), (*TEXT[: n - 1], last), max_tokens, seed=i % 2)
+        str(i): core_request(
+            str(i), (*TEXT[: n - 1], last), max_tokens, seed=i % 2, priority=-i % 3
+        )
         for i, (_, n, last, max_tokens, _) in enumerate(requests)
     }
     tokens: dict[str, list[int]] = {name: [] for name in made}

@@ -1,5 +1,6 @@
 """The policy ``priority``: order of admission, of preemption, and room for the urgent."""
 
+from pyvt.kv_tier import MemoryConnector
 from tests.scheduler.requests import core_request, run_step, run_to_end, runner_of, scheduler_of
 from tests.scheduler.test_scheduler_machine import alone
 
@@ -80,3 +81,40 @@ def test_priority_urgent_prompt_goes_before_a_long_prefill() -> None:
     step = scheduler.schedule()
 
     assert dict(step.num_scheduled_tokens) == {"urgent": 6, "long": 2}
+
+
+def test_priority_urgent_fork_preempts_nobody_before_its_parent_is_computed() -> None:
+    """It could not start, so the room would be made in each step of the parent's prefill."""
+    scheduler = scheduler_of(
+        64, policy="priority", max_num_seqs=2, max_num_batched_tokens=8, max_prefill_chunk=4
+    )
+    runner = runner_of(scheduler)
+    scheduler.add_request(core_request("calm", [1], 40, priority=5, ignore_eos=True))
+    run_step(scheduler, runner)
+    scheduler.add_request(core_request("0", range(24), 2, priority=0))
+    scheduler.add_request(core_request("1", range(24), 2, priority=0, seed=1, fork_of="0"))
+
+    for _ in range(5):
+        run_step(scheduler, runner)
+
+    assert scheduler.stats().num_preemptions == 0
+    assert run_to_end(scheduler, runner)[1].keys() == {"calm", "0", "1"}
+
+
+def test_priority_urgent_request_preempts_nobody_before_its_connector_has_answered() -> None:
+    connector = MemoryConnector(4)
+    answers = iter([False] + [True] * 5)
+    connector.is_busy = lambda: next(answers, False)
+    scheduler = scheduler_of(64, policy="priority", max_num_seqs=1, connector=connector)
+    runner = runner_of(scheduler, connector=connector)
+    connector.register_kv_caches(runner)
+    scheduler.add_request(core_request("calm", [1], 40, priority=5, ignore_eos=True))
+    run_step(scheduler, runner)
+    scheduler.add_request(core_request("urgent", [2], 2, priority=0, ignore_eos=True))
+
+    num_preemptions = []
+    for _ in range(7):
+        run_step(scheduler, runner)
+        num_preemptions.append(scheduler.stats().num_preemptions)
+
+    assert num_preemptions == [0, 0, 0, 0, 0, 1, 1]

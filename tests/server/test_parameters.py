@@ -276,6 +276,16 @@ def test_echoed_prompt_has_the_engines_logprobs(tiny: Tiny) -> None:
         assert [value for part in told for value in part[name]] == values
 
 
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+def test_settings_that_allow_nothing_are_the_clients_fault(tiny: Tiny, route: Route) -> None:
+    letter = _letter(tiny, 65)
+
+    reply = tiny.ask(route, allowed_token_ids=[65], bad_words=[letter])
+
+    assert reply.status == 400, reply.text
+    assert "at least one token" in reply.json()["error"]["message"]
+
+
 def test_echo_alone_scores_a_prompt(tiny: Tiny) -> None:
     fields = {"echo": True, "logprobs": 1, "max_tokens": 0}
 

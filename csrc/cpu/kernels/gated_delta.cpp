@@ -1,11 +1,14 @@
 // what        delta_tokens: for each token in turn, with S decayed by e^g: d = beta · (v − Sᵀk),
 //             S += k ⊗ d, out = Sᵀq
 //             dot: Σ a · b of two rows
+//             delta_gates: rate · softplus(a + bias) and sigmoid(b); exp_row: e^x
 // layout      DeltaTokens (delta_tokens.h); rows of elements side by side
 // numerics    an element of a value is a lane of its own: Sᵀk and Sᵀq are sums over key_size
 //             rising, in one chain. Both are taken of the state before the token, for they then
 //             share one walk with the update of the token before: out = e^g · Sᵀq + (q·k) · d.
-//             Each token sees the same operations, whatever run it is a part of
+//             Each token sees the same operations, whatever run it is a part of. softplus is max(x,
+//             0) + log(1 + u), u = e^−|x|, and log(1 + u) the series of 2 · artanh(u / (2 + u)) up
+//             to its 15th power: within 3e-7 of the value, for small ones too
 // work        blocks of 4 vectors of columns, all tokens of the run for each: a block of 128 rows
 //             stays in the first-level cache
 // traffic     decode: the state read and written once, memory bound; prefill: one load, one store
@@ -173,9 +176,49 @@ float dot(const float* a, const float* b, int64_t n) {
   return simd::sum(simd::add(first, second));
 }
 
+simd::Vec softplus_of(simd::Vec x) {
+  const simd::Vec u = simd::exp(simd::sub(simd::zero(), simd::abs(x)));
+  const simd::Vec s = simd::div(u, simd::add(simd::set1(2.0f), u)), square = simd::mul(s, s);
+  simd::Vec sum = simd::set1(1.0f / 15);
+  for (const float term : {1.0f / 13, 1.0f / 11, 1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3, 1.0f}) {
+    sum = simd::fma(sum, square, simd::set1(term));
+  }
+  const simd::Vec above = simd::blend(simd::greater(simd::zero(), x), simd::zero(), x);
+  return simd::fma(simd::add(s, s), sum, above);
+}
+
+// Calls f(load, store) for runs of elements; both take a pointer to the first one of a row.
+template <typename F>
+void for_vectors(int64_t n, F&& f) {
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    f([&](const float* p) { return simd::load(p + i); },
+      [&](float* p, simd::Vec a) { simd::store(p + i, a); });
+  }
+  if (i == n) return;
+  const int rest = static_cast<int>(n - i);
+  f([&](const float* p) { return simd::load_first(p + i, rest); },
+    [&](float* p, simd::Vec a) { simd::store_first(p + i, a, rest); });
+}
+
+void delta_gates(float* g, float* beta, const float* a, const float* b, const float* rate,
+                 const float* bias, int64_t n) {
+  for_vectors(n, [&](auto&& load, auto&& store) {
+    const simd::Vec step = sigmoid_of(load(b));
+    store(g, simd::mul(load(rate), softplus_of(simd::add(load(a), load(bias)))));
+    store(beta, step);
+  });
+}
+
+void exp_row(float* out, const float* x, int64_t n) {
+  for_vectors(n, [&](auto&& load, auto&& store) { store(out, simd::exp(load(x))); });
+}
+
 }  // namespace
 
 void fill_gated_delta(KernelTable& table) {
+  table.delta_gates = &delta_gates;
+  table.exp_row = &exp_row;
   table.delta_tokens = &delta_tokens;
   table.dot = &dot;
 }

@@ -19,11 +19,11 @@ constexpr int64_t kRun = 64;
 // Rows of a head lie kilobytes apart, which no hardware foresees.
 constexpr int64_t kTokensAhead = 4;
 constexpr float kL2Eps = 1e-6f;
-// From here on softplus is its argument.
-constexpr float kLinearFrom = 20.0f;
-constexpr int64_t kGateGrain = 256;
-// Scratch: the caller's weight in f32; of a thread: q and k, values, numbers of tokens, a state.
-constexpr int kWeightSlot = 0, kKeySlot = 1, kValueSlot = 2, kNumberSlot = 3, kStateSlot = 4;
+constexpr int64_t kGateGrain = 1024;
+// Scratch: the caller's weight and vectors of heads in f32; of a thread: q and k, values, numbers
+// of tokens, a state.
+constexpr int kWeightSlot = 0, kHeadSlot = 5, kKeySlot = 1, kValueSlot = 2, kNumberSlot = 3,
+              kStateSlot = 4;
 
 bool has_dims(const TensorView& view, std::initializer_list<int64_t> dims) {
   return view.rank == static_cast<int>(dims.size()) &&
@@ -52,22 +52,33 @@ void prefetch_row(const TensorView& view, int64_t token, int64_t head) {
   for (int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(row + i);
 }
 
-// The decay in logs and the step of one token and head.
-struct Gate {
-  float g, beta;
-};
+// Reads `count` numbers that lie `stride` elements apart.
+void read_floats(const TensorView& view, int64_t offset, int64_t stride, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = float_at(view, offset + i * stride);
+}
 
-// What gdn_gate reads.
+// What gdn_gate reads; the vectors of heads are widened in the caller's scratch.
 struct Gates {
-  TensorView a, b, decay_rate, dt_bias;
+  TensorView a, b;
+  const float *rate, *bias;  // [Hv]
+  int64_t num_heads;
 
-  Gate of(int64_t token, int64_t head) const {
-    const float x = float_at(a, token * a.stride[0] + head * a.stride[1]) +
-                    float_at(dt_bias, head * dt_bias.stride[0]);
-    const float softplus = x > kLinearFrom ? x : std::log1p(std::exp(x));
-    const float step = float_at(b, token * b.stride[0] + head * b.stride[1]);
-    return {float_at(decay_rate, head * decay_rate.stride[0]) * softplus,
-            1.0f / (1.0f + std::exp(-step))};
+  // g and beta of all heads of a token.
+  void of_token(const KernelTable& table, int64_t token, float* g, float* beta) const {
+    read_floats(a, token * a.stride[0], a.stride[1], num_heads, g);
+    read_floats(b, token * b.stride[0], b.stride[1], num_heads, beta);
+    table.delta_gates(g, beta, g, beta, rate, bias, num_heads);
+  }
+
+  // Those of up to kRun tokens of a head.
+  void of_head(const KernelTable& table, int64_t head, int64_t first, int64_t count, float* g,
+               float* beta) const {
+    float rates[kRun], biases[kRun];
+    std::fill(rates, rates + count, rate[head]);
+    std::fill(biases, biases + count, bias[head]);
+    read_floats(a, first * a.stride[0] + head * a.stride[1], a.stride[0], count, g);
+    read_floats(b, first * b.stride[0] + head * b.stride[1], b.stride[0], count, beta);
+    table.delta_gates(g, beta, g, beta, rates, biases, count);
   }
 };
 
@@ -79,7 +90,11 @@ Gates gates_of(const char* op, const TensorView& a, const TensorView& b,
     PYVT_CHECK(op, has_dims(*view, {a.shape[1]}), "decay_rate, dt_bias: expected dims [Hv]");
   }
   for (const TensorView* view : {&a, &b, &decay_rate, &dt_bias}) float_index(op, view->dtype);
-  return {a, b, decay_rate, dt_bias};
+  const int64_t num_heads = a.shape[1];
+  float* vectors = scratch<float>(kHeadSlot, 2 * num_heads);
+  read_floats(decay_rate, 0, decay_rate.stride[0], num_heads, vectors);
+  read_floats(dt_bias, 0, dt_bias.stride[0], num_heads, vectors + num_heads);
+  return {a, b, vectors, vectors + num_heads, num_heads};
 }
 
 // What both rules read: the tensors of a token and head, and how many there are.
@@ -165,10 +180,10 @@ class DeltaRule {
         form_(form),
         widen_(table_.cast[float_index(op, heads.q.dtype)][0]) {}
 
-  // All tokens of a request for one head. `gate(token)` is their Gate; `finish(token, value)` takes
-  // the f32 output of each.
-  template <typename GateOf, typename Finish>
-  void run(int64_t request, int64_t head, const float* ahead, Work* work, GateOf&& gate,
+  // All tokens of a request for one head. `gates(first, count, g, beta)` writes their decays in
+  // logs and their steps; `finish(token, value)` takes the f32 output of each.
+  template <typename GatesOf, typename Finish>
+  void run(int64_t request, int64_t head, const float* ahead, Work* work, GatesOf&& gates,
            Finish&& finish) const {
     const StateSlots& slots = heads_.slots;
     const int64_t begin = slots.cu_seqlens[request], end = slots.cu_seqlens[request + 1];
@@ -179,11 +194,10 @@ class DeltaRule {
     }
     for (int64_t first = begin; first < end; first += kRun) {
       const int64_t count = std::min(kRun, end - first);
+      gates(first, count, work->decays, work->betas);
+      table_.exp_row(work->decays, work->decays, count);
       for (int64_t i = 0; i < count; ++i) {
         prefetch_token(first + i + kTokensAhead, head);
-        const Gate of_token = gate(first + i);
-        work->decays[i] = std::exp(of_token.g);
-        work->betas[i] = of_token.beta;
         prepare(first + i, i, head, work);
       }
       DeltaTokens tokens{};
@@ -250,9 +264,10 @@ class DeltaRule {
   MapKernel widen_;
 };
 
-// Runs `rule` over all requests and heads; `gate(token, head)`, `finish(token, head, value)`.
-template <typename GateOf, typename Finish>
-void run_heads(const DeltaRule& rule, const Heads& heads, GateOf&& gate, Finish&& finish) {
+// Runs `rule` over all requests and heads; `gates(head, first, count, g, beta)`,
+// `finish(token, head, value)`.
+template <typename GatesOf, typename Finish>
+void run_heads(const DeltaRule& rule, const Heads& heads, GatesOf&& gates, Finish&& finish) {
   parallel_for(heads.slots.num_reqs() * heads.num_heads, 1, [&](int64_t begin, int64_t end) {
     Work work(heads);
     for (int64_t i = begin; i < end; ++i) {
@@ -261,7 +276,10 @@ void run_heads(const DeltaRule& rule, const Heads& heads, GateOf&& gate, Finish&
       const float* ahead =
           next_slot < 0 ? nullptr : rule.state_at(next_slot, (i + 1) % heads.num_heads);
       rule.run(
-          request, head, ahead, &work, [&](int64_t token) { return gate(token, head); },
+          request, head, ahead, &work,
+          [&](int64_t first, int64_t count, float* g, float* beta) {
+            gates(head, first, count, g, beta);
+          },
           [&](int64_t token, const float* value) { finish(token, head, value); });
     }
   });
@@ -278,12 +296,14 @@ void gdn_gate(TensorView g, TensorView beta, TensorView a, TensorView b, TensorV
     PYVT_CHECK(op, has_dims(*view, {a.shape[0], num_heads}) && view->dtype == DType::kF32,
                "g, beta: expected the shape of a, f32");
   }
+  const KernelTable& table = kernels();
   parallel_for(a.shape[0], kGateGrain / (num_heads + 1) + 1, [&](int64_t begin, int64_t end) {
+    float* row = scratch<float>(kNumberSlot, 2 * num_heads);
     for (int64_t t = begin; t < end; ++t) {
+      gates.of_token(table, t, row, row + num_heads);
       for (int64_t h = 0; h < num_heads; ++h) {
-        const Gate gate = gates.of(t, h);
-        g.as<float>()[t * g.stride[0] + h * g.stride[1]] = gate.g;
-        beta.as<float>()[t * beta.stride[0] + h * beta.stride[1]] = gate.beta;
+        g.as<float>()[t * g.stride[0] + h * g.stride[1]] = row[h];
+        beta.as<float>()[t * beta.stride[0] + h * beta.stride[1]] = row[num_heads + h];
       }
     }
   });
@@ -305,9 +325,10 @@ void gated_delta_rule(TensorView out, TensorView state, TensorView q, TensorView
   const auto round = kernels().cast[0][float_index(op, out.dtype)];
   run_heads(
       rule, heads,
-      [&](int64_t token, int64_t head) {
-        return Gate{float_at(g, token * g.stride[0] + head * g.stride[1]),
-                    float_at(beta, token * beta.stride[0] + head * beta.stride[1])};
+      [&](int64_t head, int64_t first, int64_t count, float* g_to, float* beta_to) {
+        read_floats(g, first * g.stride[0] + head * g.stride[1], g.stride[0], count, g_to);
+        read_floats(beta, first * beta.stride[0] + head * beta.stride[1], beta.stride[0], count,
+                    beta_to);
       },
       [&](int64_t token, int64_t head, const float* value) {
         round(at(out, token * out.stride[0] + head * out.stride[1]), value, 0, heads.size);
@@ -335,7 +356,10 @@ void gated_delta_net(TensorView out, TensorView state, TensorView q, TensorView 
   const double scale = 1.0 / std::sqrt(static_cast<double>(heads.key_size));
   const DeltaRule rule(op, heads, {true, static_cast<float>(scale)});
   run_heads(
-      rule, heads, [&](int64_t token, int64_t head) { return gates.of(token, head); },
+      rule, heads,
+      [&](int64_t head, int64_t first, int64_t count, float* g, float* beta) {
+        gates.of_head(table, head, first, count, g, beta);
+      },
       [&](int64_t token, int64_t head, const float* value) {
         if (token + kTokensAhead < heads.num_tokens) prefetch_row(z, token + kTokensAhead, head);
         norm(at(out, token * out.stride[0] + head * out.stride[1]), value, row_at(z, token, head),

@@ -1,5 +1,7 @@
 """The CUDA backend: kernels of the compiled module ``_native`` for tensors of a device."""
 
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from pyvt.backends.cuda.device_backend import register_module
@@ -19,6 +21,14 @@ def native() -> ModuleType:
     return _native
 
 
+def cublas_path() -> str:
+    """Return where the package of extra ``cuda`` has cuBLAS, empty where it is not installed."""
+    spec = find_spec("nvidia")
+    places = () if spec is None else spec.submodule_search_locations or ()
+    found = (Path(place) / "cu13" / "lib" / "libcublas.so.13" for place in places)
+    return next((str(path) for path in found if path.exists()), "")
+
+
 def register() -> None:
     """Open the first device and register the ops of the compiled module.
 
@@ -27,6 +37,7 @@ def register() -> None:
     module = native()
     try:
         module.num_devices()
+        module.set_cublas_path(cublas_path())
         module.open(0)
     except KernelError as error:
         raise ImportError(str(error)) from error

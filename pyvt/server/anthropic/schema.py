@@ -1,6 +1,6 @@
 """Request models of Anthropic's messages API."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ class Block(RequestModel):
 class InputMessage(RequestModel):
     """A message of the user or the assistant."""
 
-    role: str
+    role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 

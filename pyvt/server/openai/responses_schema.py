@@ -19,7 +19,7 @@ class InputItem(RequestModel):
     """A message, a call, the result of a call, or reasoning; a message may leave its type out."""
 
     type: str | None = None
-    role: str | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[InputPart] | None = None
     call_id: str | None = None
     name: str | None = None

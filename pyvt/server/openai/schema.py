@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
 from pyvt.server.fields import RequestModel
 
 
@@ -37,7 +38,7 @@ class SamplingFields(QueueFields):
     min_p: float | None = _range(0, 1)
     presence_penalty: float | None = _range(-2, 2)
     frequency_penalty: float | None = _range(-2, 2)
-    repetition_penalty: float | None = _range(0)
+    repetition_penalty: float | None = _range(MIN_REPETITION, MAX_REPETITION)
     seed: int | None = _range(-(2**63), 2**64 - 1)
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
@@ -100,7 +101,7 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """A message of a conversation; further fields go to the chat template."""
 
-    role: str
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None

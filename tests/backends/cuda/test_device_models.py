@@ -1,4 +1,4 @@
-"""Whole tiny models and the engine on the emulated backend against the reference: simulated."""
+"""Whole tiny models and the engine on the CUDA backend against the reference."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,10 @@ from pyvt.tensor.dtype import BF16, F16, F32, DType
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import all_logits, load_case, write_case
 from pyvt.testing.tolerance import compare
+from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE
 from tests.engine.tiny_model import write_tiny_model
 
-pytestmark = [pytest.mark.emulated]
+pytestmark = [NEEDS_DEVICE]
 
 CASES = ("llama", "llama_biases", "llama_tied", "llama_yarn", "qwen3", "qwen3_tied")
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 5, 6, 7, 8], [40, 41])
@@ -61,7 +62,7 @@ def test_tiny_model_equals_the_reference(name: str, dtype: DType, tmp_path: Path
     prompts = list(case.prompts().values())[:2]
     use_backend("numpy")
     want = all_logits(load_case(path, expand="never").model, prompts)
-    use_backend("cuda-emu")
+    use_backend(NAME)
     num_reference_calls = sum(reference_call_counts().values())
 
     model = load_case(path, expand="never").model
@@ -90,11 +91,11 @@ def test_engine_gives_the_tokens_of_the_reference(
 ) -> None:
     want = texts(engine_on(tiny_path, "numpy"), **sampling)
 
-    assert texts(engine_on(tiny_path, "cuda-emu"), **sampling) == want
+    assert texts(engine_on(tiny_path, NAME), **sampling) == want
 
 
 def test_steps_from_graphs_equal_eager_steps(tiny_path: str) -> None:
-    engines = [engine_on(tiny_path, "cuda-emu") for _ in range(2)]
+    engines = [engine_on(tiny_path, NAME) for _ in range(2)]
     graphs = [engine.core.runner.graphs for engine in engines]
     graphs[1].is_enabled = False
 

@@ -1,0 +1,54 @@
+"""DLPack in and out: one memory for both sides. The emulator's memory is the host's."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from pyvt import backends, ops
+from pyvt.errors import UnsupportedError
+
+pytestmark = [pytest.mark.emulated]
+
+if backends.why_not("cuda-emu") is None:
+    from pyvt.backends.cuda import _native_emu as emu
+
+
+def test_numpy_reads_a_tensor_without_a_copy() -> None:
+    tensor = emu.upload(np.arange(24, dtype=np.float32).reshape(4, 6))[1:, ::2]
+
+    shared = np.from_dlpack(tensor)
+
+    np.testing.assert_array_equal(shared, tensor.numpy())
+    tensor[0, :1].fill_from(np.array([7], np.float32))
+    emu.synchronize()
+    assert shared[0, 0] == 7
+
+
+def test_array_of_numpy_is_a_tensor_without_a_copy() -> None:
+    host = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+    tensor = emu.from_dlpack(host.T)
+    ops.relu(tensor, out=tensor)
+    host[1, 2] = -3
+    ops.relu(tensor, out=tensor)
+    emu.synchronize()
+
+    assert tensor.shape == (4, 3)
+    assert host[1, 2] == 0
+
+
+def test_memory_lives_as_long_as_a_side_holds_it() -> None:
+    shared = np.from_dlpack(emu.upload(np.full((64,), 5, np.int32)))
+    tensor = emu.from_dlpack(np.full((64,), 6, np.int64))
+    gc.collect()
+    emu.empty((64,), np.int32)
+    emu.synchronize()
+
+    assert set(shared.tolist()) == {5}
+    assert set(tensor.tolist()) == {6}
+
+
+def test_dtype_without_kernels_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a dtype that kernels know"):
+        emu.from_dlpack(np.zeros(3, np.complex64))

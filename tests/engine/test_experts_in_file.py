@@ -1,0 +1,108 @@
+"""A model whose experts do not fit into memory: they stay in the file, and answers are the same."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pyvt.config import engine_config
+from pyvt.convert import quantize_model
+from pyvt.engine import memory_plan
+from pyvt.engine.build import build_engine
+from pyvt.engine.llm_engine import LLMEngine
+from pyvt.engine.memory_plan import Plan, plan
+from pyvt.errors import ConfigError
+from pyvt.layers.moe import Experts
+from pyvt.sampling_params import SamplingParams
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.weights.resolve import open_model
+from tests.convert.tiny_source import bpe_json, write_source
+
+SETTINGS: dict[str, Any] = {"max_model_len": 64, "max_num_batched_tokens": 64, "max_num_seqs": 2}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hybrid in Q4_K_M, most of whose bytes are experts."""
+    folder = tmp_path_factory.mktemp("experts")
+    wide = {"num_experts": 32, "moe_intermediate_size": 512}
+    source = write_source(folder / "model", "qwen3_5_moe", bpe_json("qwen35"), **wide)
+    quantize_model(source, folder / "model.gguf", "q4_k_m")
+    return folder / "model.gguf"
+
+
+def planned(model: Path, free_mib: float, **settings: Any) -> Plan:
+    files = open_model(model)
+    try:
+        config = engine_config(str(model), **(SETTINGS | settings))
+        return plan(config, files, free_bytes=int(free_mib * 2**20))
+    finally:
+        files.close()
+
+
+def answers(engine: LLMEngine) -> list[tuple[int, ...]]:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    rng = np.random.default_rng(0)
+    for i in range(2):
+        engine.add_request(str(i), rng.integers(0, 256, 20 + i).tolist(), params)
+    done = {}
+    while engine.has_unfinished_requests:
+        done |= {o.request_id: o for o in engine.step()}
+    return [tuple(done[str(i)].outputs[0].token_ids) for i in range(2)]
+
+
+def experts_of(engine: LLMEngine) -> list[Any]:
+    modules = engine.core.runner.graphs.model.modules()  # type: ignore[attr-defined]
+    layers = [module for module in modules if isinstance(module, Experts)]
+    return [
+        part.data for layer in layers for part in (layer.gate_proj, layer.up_proj, layer.down_proj)
+    ]
+
+
+def test_experts_stay_in_the_file_where_they_do_not_fit(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    roomy = planned(model, 4096)
+    need_mib = (roomy.weight_bytes + roomy.activation_bytes) / 2**20
+    with caplog.at_level(logging.WARNING):
+        tight = planned(model, need_mib)
+
+    assert roomy.file_bytes == 0
+    assert tight.file_bytes > roomy.weight_bytes / 2
+    assert tight.weight_bytes == roomy.weight_bytes - tight.file_bytes
+    assert tight.left_bytes >= 0
+    assert "of experts stay in its file and are read at the speed of the disk" in caplog.text
+    assert f"experts_in_file={tight.file_bytes / 2**20:.0f}MiB" in tight.summary()
+
+
+def test_a_model_that_does_not_fit_without_its_experts_is_refused(model: Path) -> None:
+    with pytest.raises(ConfigError, match="MiB too little"):
+        planned(model, 8)
+    with pytest.raises(ConfigError, match="MiB too little"):
+        planned(model, planned(model, 4096).weight_bytes / 2**20, experts="memory")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+def test_answers_are_those_of_experts_in_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    settings = SETTINGS | {"backend": backend, "expand": "never"}
+    in_memory = build_engine(engine_config(str(model), **settings))
+    roomy = planned(model, 4096)
+    free = roomy.weight_bytes + roomy.activation_bytes
+    monkeypatch.setattr(memory_plan, "available_host_bytes", lambda: free)
+    in_file = build_engine(engine_config(str(model), **settings))
+
+    assert answers(in_file) == answers(in_memory)
+    assert all(isinstance(stack, QuantTensor) for stack in experts_of(in_file))
+    kind = PackedTensor if backend == "cpu" else QuantTensor
+    assert all(isinstance(stack, kind) for stack in experts_of(in_memory))
+    assert len(experts_of(in_file)) == 12
+
+
+def test_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"device\.experts: expected one of auto, memory, file"):
+        engine_config("m", experts="disk")
