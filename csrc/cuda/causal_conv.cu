@@ -35,8 +35,23 @@ struct States {
   }
 };
 
+// [T, C] or [Kc, C].
+struct Channels {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int num_rows = 0;
+  int64_t length = 0, row_stride = 0, stride = 1;
+
+  PYVT_DEVICE float get(int row, int64_t channel) const {
+    return load_any(data, dtype, row * row_stride + channel * stride);
+  }
+  PYVT_DEVICE void set(int row, int64_t channel, float value) const {
+    store_any(data, dtype, row * row_stride + channel * stride, value);
+  }
+};
+
 struct Convolution {
-  Rows out, x, taps;
+  Channels out, x, taps;
   States states, starts;  // starts.data: null where slots are read as they are
   const void* bias;
   DType bias_type;
@@ -55,11 +70,11 @@ struct Convolution {
 // `kTaps` − 1 inputs in registers; of fewer taps the first ones count as none.
 template <int kTaps>
 PYVT_DEVICE void walk(const Convolution& c, int64_t channel, int first, int stop, int request) {
-  const int num_taps = static_cast<int>(c.taps.num_rows), skip = kTaps - num_taps;
+  const int num_taps = c.taps.num_rows, skip = kTaps - num_taps;
   float taps[kTaps], window[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) {
-    taps[j] = j < skip ? 0.0f : c.taps.at(j - skip).get(channel);
+    taps[j] = j < skip ? 0.0f : c.taps.get(j - skip, channel);
   }
   const float bias =
       c.bias == nullptr ? 0.0f : load_any(c.bias, c.bias_type, channel * c.bias_stride);
@@ -75,19 +90,19 @@ PYVT_DEVICE void walk(const Convolution& c, int64_t channel, int first, int stop
         const int at = t - kTaps + j;  // the input in window[j], moved to j − 1 below
         window[j] = 0.0f;
         if (j <= skip) continue;
-        window[j] = at >= begin ? c.x.at(at).get(channel)
+        window[j] = at >= begin ? c.x.get(at, channel)
                                 : c.before(request, num_taps - 1 + at - begin, channel);
       }
     }
 #pragma unroll
     for (int j = 1; j < kTaps; ++j) window[j - 1] = window[j];
-    window[kTaps - 1] = c.x.at(t).get(channel);
+    window[kTaps - 1] = c.x.get(t, channel);
     float total = bias;
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
       if (j >= skip) total += taps[j] * window[j];
     }
-    c.out.at(t).set(channel, total / (1.0f + expf(-total)));
+    c.out.set(t, channel, total / (1.0f + expf(-total)));
     const int slot = c.slots.state_slots[t];
     if (slot < 0) continue;
 #pragma unroll
@@ -120,6 +135,13 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(Convolution c, int num_r
   }
 }
 
+Channels channels_of(const char* op, const char* name, const TensorView& x, int64_t num_rows,
+                     int64_t length) {
+  PYVT_CHECK(op, x.rank == 2 && is_float(x.dtype) && x.shape[0] == num_rows && x.shape[1] == length,
+             name, ": expected floats [", num_rows, ", ", length, "]");
+  return {x.data, x.dtype, static_cast<int>(num_rows), length, x.stride[0], x.stride[1]};
+}
+
 void run(Context& context, Convolution c) {
   const char* op = "causal_conv1d";
   const unsigned blocks = blocks_for(c.x.length, kThreads);
@@ -149,13 +171,12 @@ void causal_conv1d(Context& context, TensorView out, TensorView conv_state, Tens
                    TensorView initial_slots, TensorView state_slots) {
   const char* op = "causal_conv1d";
   Convolution c = {};
-  c.x = rows_of(op, "x", x);
-  c.out = rows_like(op, "out", out, c.x);
-  c.taps = rows_of(op, "weight", weight);
-  PYVT_CHECK(op, x.rank == 2, "x: expected [T, C]");
-  PYVT_CHECK(op,
-             c.taps.num_rows >= 2 && c.taps.num_rows <= kMostTaps && c.taps.length == c.x.length,
-             "weight: expected 2 to ", kMostTaps, " taps of ", c.x.length);
+  PYVT_CHECK(op, x.rank == 2 && weight.rank == 2, "x, weight: expected [T, C] and [Kc, C]");
+  PYVT_CHECK(op, weight.shape[0] >= 2 && weight.shape[0] <= kMostTaps, "weight: expected 2 to ",
+             kMostTaps, " taps, got ", weight.shape[0]);
+  c.x = channels_of(op, "x", x, x.shape[0], x.shape[1]);
+  c.out = channels_of(op, "out", out, x.shape[0], x.shape[1]);
+  c.taps = channels_of(op, "weight", weight, weight.shape[0], x.shape[1]);
   PYVT_CHECK(op,
              conv_state.rank == 3 && conv_state.dtype == x.dtype &&
                  conv_state.shape[1] == c.taps.num_rows - 1 && conv_state.shape[2] == c.x.length,

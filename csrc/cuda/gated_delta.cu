@@ -4,10 +4,10 @@
 // layout    states [B, Hv, Dk, Dv] of any stride, read and written in place through slots; heads,
 //           gates and out of any stride, as views of a wider row are
 // work      a block walks over the tokens of a request with columns of a head's state in registers:
-//           four threads a column, each a quarter of its rows. Queries, keys (normed here) and
-//           values of 8 tokens at a time in shared memory; between them no barrier. Short requests:
-//           a block has all columns of a head and norms its output too; else 32 columns, for more
-//           blocks, with f32 outputs that rms_norm_gated takes
+//           four threads a column (eight where keys are above 128), each a part of its rows.
+//           Queries, keys (normed here) and values of 8 tokens at a time in shared memory; between
+//           them no barrier. Short requests: a block has all columns of a head and norms its output
+//           too; else 32 columns, for more blocks, with f32 outputs that rms_norm_gated takes
 // estimate  a decode token reads and writes Hv·Dk·Dv·4 bytes of state a layer: Qwen3.6-35B-A3B, 32
 //           heads of 128 × 128, 4.2 MB, 1 us at 4.3 TB/s, 30 layers at B = 64 1.9 ms. Prefill: 8
 //           operations an element of state and token, 4.2 MFLOP; 128 blocks take about 200 cycles
@@ -22,11 +22,10 @@
 namespace pyvt::cuda {
 namespace {
 
-constexpr int kParts = 4;     // threads of a column
 constexpr int kColumns = 32;  // of a block of long requests
 constexpr int kTokens = 8;    // staged at a time
 constexpr int kMaxThreads = 512;
-constexpr int kMaxColumns = kMaxThreads / kParts;
+constexpr int kMaxColumns = 128;  // of a block
 constexpr int kGateThreads = 128;
 constexpr float kL2Eps = 1e-6f;
 
@@ -52,12 +51,13 @@ struct PerHead {
   PYVT_DEVICE float get(int64_t i) const { return load_any(data, dtype, i * stride); }
 };
 
+// Columns of a row lie side by side.
 struct States {
   float* data = nullptr;
-  int64_t slot_stride = 0, head_stride = 0, row_stride = 0, stride = 0;
+  int64_t slot_stride = 0, head_stride = 0, row_stride = 0;
 
-  PYVT_DEVICE float& at(int64_t slot, int64_t head, int64_t row, int64_t column) const {
-    return data[slot * slot_stride + head * head_stride + row * row_stride + column * stride];
+  PYVT_DEVICE float* at(int64_t slot, int64_t head, int64_t row, int64_t column) const {
+    return data + slot * slot_stride + head * head_stride + row * row_stride + column;
   }
 };
 
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kGateThreads)
 
 // What the threads of a block share of kTokens tokens. Rows of a thread lie side by side, apart
 // from those of the others by a multiple of the banks and four more.
-template <int kRows>
+template <int kRows, int kParts>
 struct Tokens {
   static constexpr int kStride = kRows + 4;
   float q[kTokens][kParts * kStride];
@@ -100,38 +100,40 @@ struct Tokens {
 };
 
 // The sum over the threads of a column, in each.
+template <int kParts>
 PYVT_DEVICE float part_sum(float value) {
-  value += __shfl_xor_sync(kAllLanes, value, 1);
-  return value + __shfl_xor_sync(kAllLanes, value, 2);
+#pragma unroll
+  for (int bits = 1; bits < kParts; bits *= 2) value += __shfl_xor_sync(kAllLanes, value, bits);
+  return value;
 }
 
 // A head of a token by a warp, normed where it is to be; rows that are not there are zero.
-template <int kRows, bool kIsNormed>
+template <int kRows, int kParts, bool kIsNormed>
 PYVT_DEVICE void stage_head(const Heads& heads, int token, int head, float scale, float* to) {
   const int lane = threadIdx.x % kWarp, size = static_cast<int>(heads.head_dim);
   float square = 0.0f;
   for (int i = lane; i < kParts * kRows; i += kWarp) {
     const float value = i < size ? heads.get(token, head, i) : 0.0f;
-    to[i / kRows * Tokens<kRows>::kStride + i % kRows] = value;
+    to[i / kRows * Tokens<kRows, kParts>::kStride + i % kRows] = value;
     square += value * value;
   }
   const float factor = kIsNormed ? scale / sqrtf(warp_sum(square) + kL2Eps) : scale;
   for (int i = lane; i < kParts * kRows; i += kWarp) {
-    to[i / kRows * Tokens<kRows>::kStride + i % kRows] *= factor;
+    to[i / kRows * Tokens<kRows, kParts>::kStride + i % kRows] *= factor;
   }
 }
 
-template <int kRows, Delta kDelta>
+template <int kRows, int kParts, Delta kDelta>
 PYVT_DEVICE void stage(const DeltaCall& c, int first, int count, int head, int key_head,
-                       int first_column, int num_columns, Tokens<kRows>* to) {
+                       int first_column, int num_columns, Tokens<kRows, kParts>* to) {
   constexpr bool kIsNet = kDelta != Delta::kRule;
   const int warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
   for (int i = warp; i < 2 * count; i += num_warps) {
     const int t = i / 2;
     if (i % 2 == 0) {
-      stage_head<kRows, kIsNet>(c.q, first + t, key_head, c.scale, to->q[t]);
+      stage_head<kRows, kParts, kIsNet>(c.q, first + t, key_head, c.scale, to->q[t]);
     } else {
-      stage_head<kRows, kIsNet>(c.k, first + t, key_head, 1.0f, to->k[t]);
+      stage_head<kRows, kParts, kIsNet>(c.k, first + t, key_head, 1.0f, to->k[t]);
     }
   }
   for (int t = 0; t < count; ++t) {
@@ -147,11 +149,11 @@ PYVT_DEVICE void stage(const DeltaCall& c, int first, int count, int head, int k
 }
 
 // Moves a column's part of the state on by a token and returns the token's output.
-template <int kRows>
-PYVT_DEVICE float advance(const Tokens<kRows>& tokens, int t, int part, float v,
+template <int kRows, int kParts>
+PYVT_DEVICE float advance(const Tokens<kRows, kParts>& tokens, int t, int part, float v,
                           float (&state)[kRows]) {
-  const float* k = &tokens.k[t][part * Tokens<kRows>::kStride];
-  const float* q = &tokens.q[t][part * Tokens<kRows>::kStride];
+  const float* k = &tokens.k[t][part * Tokens<kRows, kParts>::kStride];
+  const float* q = &tokens.q[t][part * Tokens<kRows, kParts>::kStride];
   const float decay = tokens.decay[t];
   float read = 0.0f, out = 0.0f;
 #pragma unroll
@@ -164,7 +166,7 @@ PYVT_DEVICE float advance(const Tokens<kRows>& tokens, int t, int part, float v,
     read +=
         state[i] * of_k.x + state[i + 1] * of_k.y + state[i + 2] * of_k.z + state[i + 3] * of_k.w;
   }
-  const float delta = tokens.beta[t] * (v - part_sum(read));
+  const float delta = tokens.beta[t] * (v - part_sum<kParts>(read));
 #pragma unroll
   for (int i = 0; i < kRows; i += 4) {
     const float4 of_k = *reinterpret_cast<const float4*>(k + i);
@@ -176,7 +178,7 @@ PYVT_DEVICE float advance(const Tokens<kRows>& tokens, int t, int part, float v,
     out +=
         state[i] * of_q.x + state[i + 1] * of_q.y + state[i + 2] * of_q.z + state[i + 3] * of_q.w;
   }
-  return part_sum(out);
+  return part_sum<kParts>(out);
 }
 
 // The place of a thread: a column of a head of a request, and which of its rows.
@@ -187,29 +189,32 @@ struct Place {
 
 template <int kRows>
 PYVT_DEVICE void read_state(const DeltaCall& c, const Place& at, float (&state)[kRows]) {
-  const int slot = c.slots.initial_slots[at.request], size = static_cast<int>(c.k.head_dim);
+  const int slot = c.slots.initial_slots[at.request];
+  const int rest = static_cast<int>(c.k.head_dim) - at.part * kRows;
+  const float* from = c.states.at(slot < 0 ? 0 : slot, at.head, at.part * kRows, at.column);
+  const bool is_in = slot >= 0 && at.is_in;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int row = at.part * kRows + i;
-    const bool is_in = slot >= 0 && at.is_in && row < size;
-    state[i] = is_in ? c.states.at(slot, at.head, row, at.column) : 0.0f;
+    state[i] = is_in && i < rest ? *from : 0.0f;
+    from += c.states.row_stride;
   }
 }
 
 template <int kRows>
 PYVT_DEVICE void write_state(const DeltaCall& c, const Place& at, int slot,
                              const float (&state)[kRows]) {
-  const int size = static_cast<int>(c.k.head_dim);
+  const int rest = static_cast<int>(c.k.head_dim) - at.part * kRows;
+  float* to = c.states.at(slot, at.head, at.part * kRows, at.column);
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const int row = at.part * kRows + i;
-    if (at.is_in && row < size) c.states.at(slot, at.head, row, at.column) = state[i];
+    if (at.is_in && i < rest) *to = state[i];
+    to += c.states.row_stride;
   }
 }
 
-template <int kRows, Delta kDelta>
+template <int kRows, int kParts, Delta kDelta>
 __global__ void __launch_bounds__(kMaxThreads) delta_kernel(DeltaCall c) {
-  PYVT_SHARED(tokens, Tokens<kRows>);
+  PYVT_SHARED(tokens, Tokens<kRows, kParts>);
   PYVT_SHARED(parts, float[kMaxThreads / kWarp]);
   const int num_columns = blockDim.x / kParts, size = static_cast<int>(c.v.head_dim);
   const int first_column = blockIdx.x * num_columns;
@@ -228,11 +233,11 @@ __global__ void __launch_bounds__(kMaxThreads) delta_kernel(DeltaCall c) {
   for (int first = begin; first < end; first += kTokens) {
     const int count = end - first < kTokens ? end - first : kTokens;
     if (first > begin) __syncthreads();
-    stage<kRows, kDelta>(c, first, count, at.head, key_head, first_column, staged, &tokens);
+    stage<kRows, kParts, kDelta>(c, first, count, at.head, key_head, first_column, staged, &tokens);
     __syncthreads();
     for (int t = 0; t < count; ++t) {
       const float v = at.is_in ? tokens.v[t][at.column - first_column] : 0.0f;
-      float out = advance(tokens, t, at.part, v, state);
+      float out = advance<kRows, kParts>(tokens, t, at.part, v, state);
       const bool is_writer = at.is_in && at.part == 0;
       if constexpr (kDelta == Delta::kNormed) {
         const float square = block_sum(is_writer ? out * out : 0.0f, parts);
@@ -249,20 +254,30 @@ __global__ void __launch_bounds__(kMaxThreads) delta_kernel(DeltaCall c) {
   }
 }
 
+template <int kRows, int kParts, Delta kDelta>
+void launch_sized(Context& context, const char* op, const DeltaCall& c, int columns) {
+  const dim3 grid(blocks_for(c.v.head_dim, columns), static_cast<unsigned>(c.v.num_heads),
+                  static_cast<unsigned>(c.slots.num_requests));
+  context.launch(op, &delta_kernel<kRows, kParts, kDelta>, grid,
+                 dim3(static_cast<unsigned>(columns * kParts)), 0, c);
+}
+
+// Threads of a column, for keys of a size.
+int parts_for(int64_t key_size) { return key_size <= 128 ? 4 : 8; }
+
+// Whether a block can have all columns of a head.
+bool has_one_block(const DeltaCall& c) {
+  return c.v.head_dim <= kMaxThreads / parts_for(c.k.head_dim) && c.v.head_dim <= kMaxColumns;
+}
+
 template <Delta kDelta>
 void launch(Context& context, const char* op, const DeltaCall& c) {
-  const auto size = static_cast<int>(c.v.head_dim);
+  const auto size = static_cast<int>(c.v.head_dim), keys = static_cast<int>(c.k.head_dim);
   const int columns = kDelta == Delta::kNormed ? (size + 7) / 8 * 8 : kColumns;
-  const dim3 grid(blocks_for(size, columns), static_cast<unsigned>(c.v.num_heads),
-                  static_cast<unsigned>(c.slots.num_requests));
-  const auto run = [&](auto kernel) {
-    context.launch(op, kernel, grid, dim3(static_cast<unsigned>(columns * kParts)), 0, c);
-  };
-  const int rows = (static_cast<int>(c.k.head_dim) + kParts - 1) / kParts;
-  if (rows <= 8) return run(&delta_kernel<8, kDelta>);
-  if (rows <= 32) return run(&delta_kernel<32, kDelta>);
-  PYVT_CHECK(op, rows <= 64, "k: expected keys of at most 256, got ", c.k.head_dim);
-  run(&delta_kernel<64, kDelta>);
+  PYVT_CHECK(op, keys <= 256, "k: expected keys of at most 256, got ", keys);
+  if (keys <= 32) return launch_sized<8, 4, kDelta>(context, op, c, columns);
+  if (keys <= 128) return launch_sized<32, 4, kDelta>(context, op, c, columns);
+  launch_sized<32, 8, kDelta>(context, op, c, columns);
 }
 
 Gates gates_of(const char* op, const char* name, const TensorView& x, const TensorView& v) {
@@ -299,10 +314,10 @@ DeltaCall call_of(const char* op, const TensorView& out, const TensorView& state
              "out: expected the shape of v");
   PYVT_CHECK(op,
              state.rank == 4 && state.dtype == DType::kF32 && state.shape[1] == v.shape[1] &&
-                 state.shape[2] == k.shape[2] && state.shape[3] == v.shape[2],
+                 state.shape[2] == k.shape[2] && state.shape[3] == v.shape[2] &&
+                 (state.shape[3] <= 1 || state.stride[3] == 1),
              "state: expected f32 [B, ", v.shape[1], ", ", k.shape[2], ", ", v.shape[2], "]");
-  c.states = {state.as<float>(), state.stride[0], state.stride[1], state.stride[2],
-              state.stride[3]};
+  c.states = {state.as<float>(), state.stride[0], state.stride[1], state.stride[2]};
   c.slots = slots;
   c.is_tiled = head_map == "tiled";
   return c;
@@ -370,7 +385,7 @@ void gated_delta_net(Context& context, TensorView out, TensorView state, TensorV
   c.scale = 1.0f / sqrtf(static_cast<float>(q.shape[2]));
   c.eps = static_cast<float>(eps);
   if (v.size() == 0) return;
-  if (has_short_requests(slots) && v.shape[2] <= kMaxColumns) {
+  if (has_short_requests(slots) && has_one_block(c)) {
     return launch<Delta::kNormed>(context, op, c);
   }
   const auto wide = context.take(static_cast<size_t>(v.size()) * sizeof(float));

@@ -1,6 +1,7 @@
 // Mixture of experts: router_topk, fused_experts, add_shared_expert.
 //
-// contract  the references of pyvt/ops/moe.py; all between input and output in f32
+// contract  the references of pyvt/ops/moe.py; all between input and output in f32, but for hidden
+//           rows of calls in bf16 or f16, which have 17 bits before tensor cores
 // layout    weights as stored, [E, N, K] or blocks of it; x, out, ids and logits of any stride
 // work      router: a warp per token, K rounds of a maximum. Experts: pairs of token and expert are
 //           products of schedules (products.h): few pairs one by one, more sorted by expert on the
@@ -171,8 +172,8 @@ struct Stacks {
 // The pairs of some tokens, whose products go through the same schedule.
 class Pairs {
  public:
-  Pairs(Context& context, const char* op, const TensorView& ids, int num_experts)
-      : context_(context), op_(op) {
+  Pairs(Context& context, const char* op, const TensorView& ids, int num_experts, bool may_split)
+      : context_(context), op_(op), may_split_(may_split) {
     const int64_t count = ids.size();
     schedule_.num_rows = static_cast<int>(count);
     schedule_.ids = {ids.data, ids.stride[0], ids.stride[1], static_cast<int>(ids.shape[1]),
@@ -214,6 +215,7 @@ class Pairs {
     product.weight = weight;
     product.schedule = schedule_;
     product.schedule.per_x_row = per_x_row;
+    product.may_split = may_split_;
     product.is_q8 = is_q8 && has_codes(weight.dtype);
     if (product.is_q8 && codes_ != nullptr) {
       product.codes = codes_at_;
@@ -227,6 +229,7 @@ class Pairs {
 
   Context& context_;
   const char* op_;
+  bool may_split_;
   Schedule schedule_;
   std::shared_ptr<Buffer> order_, codes_;
   float* scales_at_ = nullptr;
@@ -244,7 +247,7 @@ void run_experts(Context& context, const char* op, const TensorView& out, const 
   if (num_pairs > 0) {
     const auto middle = context.take(as_size(num_pairs * inner) * sizeof(float));
     const Rows of_middle = dense_rows(middle->data(), num_pairs, inner);
-    Pairs pairs(context, op, ids, stacks.gate.num_matrices);
+    Pairs pairs(context, op, ids, stacks.gate.num_matrices, out.dtype != DType::kF32);
     pairs.quantize(from, is_q8 && (has_codes(stacks.gate.dtype) || has_codes(stacks.up.dtype)));
     const int per_token = static_cast<int>(top_k);
     pairs.product(of_middle, from, stacks.gate, {}, is_q8, per_token);

@@ -106,6 +106,8 @@ struct MatrixProduct {
   Schedule schedule;
   Bias bias;
   bool is_q8 = false;
+  bool may_split = false;  // an f32 x may be rounded to 17 bits
+  bool is_split = false;   // x as a sum of two halves
   const int8_t* codes = nullptr;
   const float* scales = nullptr;
 
@@ -128,11 +130,15 @@ constexpr int kTileRows = 64;
 void multiply_few_rows(Context& context, const char* op, const MatrixProduct& product);
 void multiply_tiles(Context& context, const char* op, const MatrixProduct& product);
 void multiply_int8_tiles(Context& context, const char* op, const MatrixProduct& product);
+void multiply_half_tiles(Context& context, const char* op, MatrixProduct product);
+// Whether kernels for halves give the product of x and the weight.
+bool takes_half_tiles(const MatrixProduct& product);
 
 inline void multiply(Context& context, const char* op, const MatrixProduct& product) {
   if (product.schedule.num_tiles == 0 || product.weight.num_rows == 0) return;
   if (product.schedule.height <= kFewRows) return multiply_few_rows(context, op, product);
   if (product.codes != nullptr) return multiply_int8_tiles(context, op, product);
+  if (takes_half_tiles(product)) return multiply_half_tiles(context, op, product);
   multiply_tiles(context, op, product);
 }
 
