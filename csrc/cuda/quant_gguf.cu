@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(kThreads)
   const int own_row = threadIdx.x / (kTile / kOwn), own_column = threadIdx.x % (kTile / kOwn);
   float sums[kOwn][kOwn] = {};
   for (int g = 0; g < weight.num_groups(); ++g) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < kTile * kGroup; i += kThreads) {
       const int k = i % kGroup, r = i / kGroup;
       a[k][r] = first_row + r < out.num_rows ? x.get(first_row + r, g * kGroup + k) : 0.0f;
