@@ -4,9 +4,10 @@
 // layout    rows of blocks as in a file; x and out rows of any stride
 // work      products: products_few.cu up to 8 rows of x, four at a time, else products_tile.cu.
 //           Rows by id: a block per token, a thread per 32 columns
-// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB, so rows by id are latency, 2
-// us launches  1; many rows with act=q8 have one more that quantises x source    ggml ggml_mul_mat,
-// ggml_get_rows
+// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB, so rows by id are latency,
+//           2 us
+// launches  1; many rows with act=q8 have one more that quantises x
+// source    ggml ggml_mul_mat, ggml_get_rows
 #include "cuda/device/blocks.cuh"
 #include "cuda/device/index.cuh"
 #include "cuda/ops.h"
