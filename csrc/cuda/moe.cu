@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kRouterWarps* kWarp)
   }
   largest = __any_sync(kAllLanes, has_nan) ? NAN : warp_max(largest);
   for (int e = lane; e < num_experts; e += kWarp) sum += expf(row.get(e) - largest);
-  sum = warp_sum(sum);
+  const float factor = 1.0f / warp_sum(sum);
   unsigned long long last = ~0ull;
   for (int k = 0; k < top_k; ++k) {
     unsigned long long best = 0;
@@ -62,14 +62,15 @@ __global__ void __launch_bounds__(kRouterWarps* kWarp)
     }
     last = best = warp_max(best);
     const auto expert = static_cast<int32_t>(token_of(best));
-    const float share = expf(row.get(expert) - largest) / sum;
+    const float share = expf(row.get(expert) - largest) * factor;
     sum_of_chosen += share;
     if (lane != k % kWarp) continue;
     ids[token * ids_stride + k * id_stride] = expert;
     to.set(k, share);
   }
   if (!is_renormalized) return;
-  for (int k = lane; k < top_k; k += kWarp) to.set(k, to.get(k) / sum_of_chosen);
+  const float share = 1.0f / sum_of_chosen;
+  for (int k = lane; k < top_k; k += kWarp) to.set(k, to.get(k) * share);
 }
 
 // Sorts the pairs by expert and lists tiles of up to `height` of them; one block. `counts` of
