@@ -331,7 +331,11 @@ CAPABILITIES = (
         command="pytest tests/server/tool_parsers tests/server/test_structure.py",
         label="PASS",
     ),
-    Capability(name="Embeddings over HTTP", command="–", label="NOT_CLAIMED"),
+    Capability(
+        name="Embeddings over HTTP, of the last token or the mean",
+        command="pytest tests/server/openai/test_embeddings.py",
+        label="PASS",
+    ),
 )
 
 
