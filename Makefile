@@ -74,6 +74,7 @@ bench: $(VENV)/.core
 	$(BIN)/python -m benchmarks.bench_engine
 	$(BIN)/python -m benchmarks.bench_scheduler
 	$(BIN)/python -m benchmarks.bench_concurrency $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON))
+	$(BIN)/python -m benchmarks.bench_server --model smollm2-135m
 	$(BIN)/python -m benchmarks.plot
 	$(BIN)/python -m pyvt.testing.docs
 

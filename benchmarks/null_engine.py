@@ -7,7 +7,6 @@ printed when requests are taken.
 """
 
 import argparse
-import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from pyvt.sampling_params import SamplingParams
-from pyvt.server.run import UnsignalledServer, listen, url_of, uvicorn_config
+from pyvt.server.run import UnsignalledServer, listen, run_loop, url_of, uvicorn_config
 from pyvt.server.state import ServerState
 from pyvt.testing.fakes import FakeTokenizer
 from pyvt.tokenizer import ChatTemplate
@@ -132,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--step-ms", type=float, default=4.0)
     args = parser.parse_args()
-    asyncio.run(_serve(args.step_ms / 1000))
+    run_loop(_serve(args.step_ms / 1000))
 
 
 if __name__ == "__main__":

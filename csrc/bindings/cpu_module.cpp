@@ -24,7 +24,7 @@ PYBIND11_MODULE(_native, m) {
 
   py::object kernel_error = py::module_::import("pyvt.errors").attr("KernelError");
   static PyObject* error_type = kernel_error.release().ptr();
-  py::register_exception_translator([](std::exception_ptr pointer) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const Error& error) {

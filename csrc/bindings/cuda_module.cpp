@@ -45,7 +45,7 @@ void bind_errors() {
   const py::module_ errors = py::module_::import("pyvt.errors");
   static PyObject* kernel_error = py::object(errors.attr("KernelError")).release().ptr();
   static PyObject* memory_error = py::object(errors.attr("OutOfMemoryError")).release().ptr();
-  py::register_exception_translator([](std::exception_ptr pointer) {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const cuda::OutOfMemory& error) {

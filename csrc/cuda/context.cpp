@@ -123,6 +123,7 @@ Context::Staging& Context::staging(size_t size) {
 }
 
 void Context::upload(void* to, const void* from, size_t size) {
+  PYVT_CHECK("cuda", !is_capturing, "copy to the device: not permitted inside of a capture");
   for (size_t start = 0; start < size; start += kStagingBytes) {
     const size_t part = size - start < kStagingBytes ? size - start : kStagingBytes;
     Staging& stage = staging(part);

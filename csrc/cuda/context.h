@@ -81,6 +81,7 @@ class Context {
 
   // Kernels that ops have launched; a graph that is replayed counts as one.
   int64_t num_launches = 0;
+  bool is_capturing = false;
 
   template <typename... Params, typename... Args>
   void launch(const char* op, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
@@ -89,6 +90,7 @@ class Context {
     cuda::launch(op, kernel, grid, block, shared, stream_, std::forward<Args>(args)...);
   }
 
+  // Throws inside of a capture: a graph would read the host's memory again when it runs.
   void upload(void* to, const void* from, size_t size);    // `from` may be changed at once
   void download(void* to, const void* from, size_t size);  // waits
   void synchronize();

@@ -8,6 +8,7 @@ Graph::~Graph() {
     cudaGraph_t graph = nullptr;
     (void)cudaStreamEndCapture(context_->stream(), &graph);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
+    context_->is_capturing = false;
     context_->use_pool(std::move(outer_pool_));
   }
   if (exec_ != nullptr) {
@@ -19,7 +20,7 @@ Graph::~Graph() {
 void Graph::start(std::shared_ptr<Pool> pool) {
   PYVT_CHECK("graph", exec_ == nullptr && !is_capturing_, "expected a new graph, got a used one");
   check(cudaStreamBeginCapture(context_->stream(), cudaStreamCaptureModeRelaxed), "capture");
-  is_capturing_ = true;
+  is_capturing_ = context_->is_capturing = true;
   pool_ = pool;
   pool_->keep();
   outer_pool_ = context_->use_pool(std::move(pool));
@@ -28,7 +29,7 @@ void Graph::start(std::shared_ptr<Pool> pool) {
 
 void Graph::stop() {
   PYVT_CHECK("graph", is_capturing_, "expected a capture, got none");
-  is_capturing_ = false;
+  is_capturing_ = context_->is_capturing = false;
   context_->use_pool(std::move(outer_pool_));
   num_kernels_ += context_->num_launches;
   cudaGraph_t graph = nullptr;

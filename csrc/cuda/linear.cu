@@ -62,13 +62,16 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int lane = threadIdx.x % kWarp;
   const T* w = static_cast<const T*>(weight.data) + weight.row(column);
   float sums[kRows] = {};
+  void* rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r] = x.at(r).data;
   if (is_wide) {
     for (int64_t k = lane * 8; k < x.length; k += kWarp * 8) {
       float a[8];
       load8(w + k, a);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const Row row = x.at(r);
+        const Row row{rows[r], x.dtype, x.stride};
 #pragma unroll
         for (int i = 0; i < 8; ++i) sums[r] += a[i] * row.get(k + i);
       }
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int64_t k = lane; k < x.length; k += kWarp) {
       const float a = load(w[k * weight.stride]);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) sums[r] += a * x.at(r).get(k);
+      for (int r = 0; r < kRows; ++r) sums[r] += a * Row{rows[r], x.dtype, x.stride}.get(k);
     }
   }
 #pragma unroll

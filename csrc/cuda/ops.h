@@ -11,7 +11,7 @@
 #include "pyvt/tensor_view.h"
 
 #define PYVT_CUDA_FLOATS "f32 bf16 f16"
-// The block formats that kernels decode: all but those of code books.
+// The formats of PYVT_PRODUCT_FORMATS: all block formats but those with code books.
 #define PYVT_CUDA_BLOCKS                                                         \
   "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 nvfp4 " \
   "int4_g128 int4_g32 int8_g128 int8_g32 nvfp4_g128 nvfp4_g32 fp8_g128 fp8_g32"
@@ -42,10 +42,18 @@
   X(scatter_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(embedding, PYVT_CUDA_FLOATS) \
   X(linear, PYVT_CUDA_FLOATS) \
-  X(quant_embedding, PYVT_CUDA_FLOATS " " PYVT_CUDA_BLOCKS) \
   X(quant_linear, PYVT_CUDA_FLOATS " " PYVT_CUDA_BLOCKS) \
+  X(quant_embedding, PYVT_CUDA_FLOATS " " PYVT_CUDA_BLOCKS) \
   X(quantize_q8_rows, PYVT_CUDA_FLOATS) \
+  X(router_topk, PYVT_CUDA_FLOATS) \
+  X(fused_experts, PYVT_CUDA_FLOATS " " PYVT_CUDA_BLOCKS) \
+  X(add_shared_expert, PYVT_CUDA_FLOATS) \
+  X(causal_conv1d, PYVT_CUDA_FLOATS) \
+  X(gdn_gate, PYVT_CUDA_FLOATS) \
+  X(gated_delta_rule, PYVT_CUDA_FLOATS) \
+  X(gated_delta_net, PYVT_CUDA_FLOATS) \
   X(paged_attention, PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(merge_attn_states, PYVT_CUDA_FLOATS) \
   X(count_nonfinite, PYVT_CUDA_FLOATS) \
   X(argmax, "f32") \
   X(apply_temperature, "f32 f64") \

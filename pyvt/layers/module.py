@@ -49,7 +49,7 @@ class Module:
             yield from child.named_slots(f"{path}{name}." if child.is_named else path)
 
     def place(self, put: Put) -> None:
-        """Put what calls read where the backend computes; runs after ``after_load``.
+        """Put what calls read where the backend computes; called after ``after_load``.
 
         Overridden by layers that read more than their parameters.
         """

@@ -82,7 +82,7 @@ class Generation:
                 self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
                 now_s = time.perf_counter()
                 if last_s is not None:
-                    self.metrics.observe("inter_token_latency_seconds", now_s - last_s)
+                    self.metrics.gaps.add(now_s - last_s)
                 last_s = now_s
                 for new in output.outputs:
                     answer = self.answers[new.index]

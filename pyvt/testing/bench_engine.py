@@ -82,7 +82,7 @@ class EngineBench:
             seconds.append(core.clock() - start)
         return prefill_s, seconds
 
-    def first_token(self, prompt: list[int], num_new_tokens: int = 16) -> tuple[float, list[int]]:
+    def first_token(self, prompt: list[int], num_new_tokens: int) -> tuple[float, list[int]]:
         """Return the seconds up to a prompt's first new token, and all its new tokens."""
         params = SamplingParams(temperature=0, max_tokens=num_new_tokens, ignore_eos=True)
         core = self.engine.core

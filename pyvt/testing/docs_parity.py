@@ -295,7 +295,8 @@ CAPABILITIES = (
     ),
     Capability(
         name="Qwen3.5/3.6 dense and with experts, Qwen3-Next: tiny models equal transformers and "
-        "llama.cpp, from safetensors and GGUF; the draft head equals layers of transformers",
+        "llama.cpp, from safetensors and GGUF; the draft head equals layers of "
+        "transformers and llama.cpp's graph",
         command="pytest tests/models",
         label="PASS",
     ),
@@ -332,8 +333,41 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Embeddings over HTTP, of the last token or the mean",
-        command="pytest tests/server/openai/test_embeddings.py",
+        name="Embeddings: `LLM.embed` and over HTTP, of the last token or the mean",
+        command="pytest tests/test_llm_embed.py tests/server/openai/test_embeddings.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: a bound on the reasoning, on every route of chats",
+        command="pytest tests/server/test_thinking_budget.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: an idle model is unloaded and loaded again",
+        command="pytest tests/server/test_sleep.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: every field of every route with wrong values, beside streams that keep their "
+        "tokens",
+        command="pytest tests/server/test_matrix.py",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: openai, openai-node, anthropic, langchain, litellm and curl understand the "
+        "same scenarios, on a tiny model and on SmolLM2",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: requests made by schemathesis of `/openapi.json`, at least 60 % of the valid "
+        "ones served on each route",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
+        name="`pyvt chat --url` and `pyvt bench serve`: servers over HTTP",
+        command="pytest tests/cli/test_remote.py tests/cli/test_bench_http.py",
         label="PASS",
     ),
 )

@@ -81,9 +81,8 @@ class Parameter:
     def array(self) -> Array:
         """The plain array of a parameter that is never packed."""
         data = self.data
-        assert not isinstance(data, QuantTensor | PackedTensor), (
-            f"{self.slots[0].name}: expected a plain array"
-        )
+        if isinstance(data, QuantTensor | PackedTensor):
+            raise AssertionError(f"{self.slots[0].name}: expected a plain array")
         return data
 
     @property

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
+from pyvt.dispatch.backend import Device
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
+from pyvt.worker.device_graphs import batch_on
 from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.prepare_inputs import StepInputs
 
@@ -24,11 +26,15 @@ Array = np.ndarray[Any, Any]
 
 
 class HeadDrafter:
-    """Drafts the most likely tokens of a model's head; its KV lies in the model's own blocks."""
+    """Drafts the most likely tokens of a model's head; its KV lies in the model's own blocks.
 
-    def __init__(self, model: CausalLM, rows: InputBatch) -> None:
+    Hidden states stay on the device where the model is; only drafts come from there.
+    """
+
+    def __init__(self, model: CausalLM, rows: InputBatch, device: Device | None = None) -> None:
         self.model = model
         self.rows = rows
+        self.device = device
 
     def draft(
         self,
@@ -60,7 +66,7 @@ class HeadDrafter:
         batch, places = self._batch(step.batch, spans)
         token_rows = np.repeat([request.row for _, request, _ in spans], [n for *_, n in spans])
         behind = self.rows.token_ids[token_rows, batch.positions + 1]
-        out = self.model.draft(behind, np.take(hidden, places, axis=0), batch)
+        out = self._run(behind, self._take(hidden, places), batch)
         ends = (batch.cu_seqlens_q[1:] - 1).tolist()
         chosen = [
             (end, i)
@@ -70,7 +76,20 @@ class HeadDrafter:
         if not chosen:
             return {}
         requests = [step.requests[i] for _, i in chosen]
-        return self._look_ahead(step.batch, requests, out[[end for end, _ in chosen]], limits)
+        behind_last = self._take(out, np.array([end for end, _ in chosen]))
+        return self._look_ahead(step.batch, requests, behind_last, limits)
+
+    def _take(self, hidden: Array, places: Array) -> Array:
+        """Return rows of ``[T, H]``."""
+        if self.device is None:
+            return np.take(hidden, places, axis=0)
+        return ops.embedding(self.device.upload(places), hidden)
+
+    def _run(self, behind: Array, hidden: Array, batch: ForwardBatch) -> Array:
+        """Run the head over tokens whose followers are ``behind``."""
+        if self.device is None:
+            return self.model.draft(behind, hidden, batch)
+        return self.model.draft(self.device.upload(behind), hidden, batch_on(self.device, batch))
 
     def _num_valid(
         self,
@@ -140,7 +159,7 @@ class HeadDrafter:
             behind = np.array([tokens[i] for i in going], np.int64)
             ahead = [len(drafts[request.request_id]) for request in requests]
             step = self._one_token_each(batch, requests, ahead)
-            hidden = self.model.draft(behind, hidden[going], step)
+            hidden = self._run(behind, self._take(hidden, np.array(going)), step)
         return {
             name: tuple(token for token in tokens if token >= 0) for name, tokens in drafts.items()
         }

@@ -65,13 +65,13 @@ class ModelRunner:
         )
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
+        backend = selected_backend()
         self.drafter: HeadDrafter | None = None
         if config.speculative.method == MTP_METHOD:
-            self.drafter = HeadDrafter(model, self.rows)
+            self.drafter = HeadDrafter(model, self.rows, backend.device)
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
-        backend = selected_backend()
         self.graphs: GraphRunner | DeviceGraphs = (
             GraphRunner(model, max_blocks, backend)
             if backend.device is None

@@ -44,10 +44,10 @@ def test_page_works_in_chromium(zoo: Zoo, tmp_path: Path) -> None:
     assert seen["has_question"]
     assert seen["num_shown"] >= 2
     assert seen["gauge"].isdigit()
-    assert seen["model"] == "zoo-model"
+    assert seen["model"].endswith("zoo-model")
     assert seen["is_darkened"]
     assert seen["fits_a_phone"]
     assert seen["is_stopped"]
-    assert seen["is_new"] == 0
+    assert seen["is_new"]
     assert (tmp_path / "page.png").stat().st_size > 5000
     assert (tmp_path / "phone.png").stat().st_size > 5000

@@ -143,3 +143,17 @@ def test_every_hybrid_has_a_row() -> None:
     assert {f.name for f in FAMILIES.values() if f.is_hybrid} == {
         name.removesuffix("_moe") if name == "qwen3_next_moe" else name for name in HYBRIDS
     }
+
+
+def test_a_gguf_hybrid_of_floats_gives_the_file_of_its_safetensors(tmp_path: Path) -> None:
+    source = source_of(tmp_path / "model", "qwen3_5_moe_mtp")
+    quantize_model(source, tmp_path / "f32.gguf", "f32")
+
+    quantize_model(source, tmp_path / "direct.gguf", "q4_k_m")
+    quantize_model(tmp_path / "f32.gguf", tmp_path / "over.gguf", "q4_k_m")
+
+    direct, over = (open_gguf(tmp_path / f"{name}.gguf") for name in ("direct", "over"))
+    assert set(direct.names()) == set(over.names())
+    for name in direct.names():
+        assert direct.info(name).dtype is over.info(name).dtype, name
+        np.testing.assert_array_equal(values(direct, name), values(over, name), err_msg=name)

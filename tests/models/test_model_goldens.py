@@ -205,6 +205,19 @@ def test_gguf_logits_equal_those_of_llama_cpp(name: str, load: Load) -> None:
     assert difference.is_within, difference.reason
 
 
+@pytest.mark.parametrize("name", ["qwen3_5_mtp", "qwen3_5_moe_mtp"])
+def test_drafts_equal_those_of_llama_cpps_graph(name: str, load: Load) -> None:
+    """Its draft head was given our hidden states and the token behind each."""
+    stored = np.load(ROOT / "models" / name / "llama.npz")["draft.f32"]
+    ids, positions = MODEL_CASES_BY_NAME[name].prompts()["long"]
+    drafting: Any = Drafting(load(name, kind="gguf").model, ids)
+
+    (logits,) = all_logits(drafting, [(ids[:-1], positions[:-1])])
+
+    difference = compare(logits, stored, "model", "f32")
+    assert difference.is_within, difference.reason
+
+
 @pytest.mark.parametrize(
     ("kind", "experts"),
     [("safetensors", "stacked"), ("safetensors", "fused"), ("gguf", "stacked"), ("gguf", "fused")],

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,6 +42,30 @@ def test_equal_logits_go_by_the_lowest_id() -> None:
     assert ids.tolist() == [[1, 3, 2]]
     assert weights[0, 0] == weights[0, 1] > weights[0, 2]
     assert weights.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_router_is_the_formula_for_hard_logits(dtype: Any, renormalize: bool) -> None:
+    """All negative, equal, huge and nearly equal logits; sums are wider than bf16."""
+    rows = [
+        [-9.0, -3.5, -7.0, -4.0],
+        [-2.0] * 4,
+        [1e4, -1e4, 1e4, 0.0],
+        [0.5, 0.50390625, 0.5, 0.5],
+    ]
+    logits = np.array(rows, dtype)
+
+    weights, ids = ops.router_topk(logits, 2, renormalize=renormalize)
+
+    exact = logits.astype(np.float64)
+    shares = np.exp(exact - exact.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    want_ids = np.argsort(-exact, axis=1, kind="stable")[:, :2]
+    want = np.take_along_axis(shares, want_ids, 1)
+    want /= want.sum(1, keepdims=True) if renormalize else 1
+    assert ids.tolist() == want_ids.tolist() == [[1, 3], [0, 1], [0, 2], [1, 0]]
+    np.testing.assert_allclose(weights, want, rtol=1e-6)
 
 
 def test_weights_as_they_are_are_shares_of_all_experts() -> None:

@@ -1,8 +1,9 @@
-// Packed weight formats: 32 columns of a row at a time, as int8 codes with scales or as f32.
+// Packed weight formats: 32 columns of a row at a time, as int8 codes with scales.
 //
-// An element is `scale · code + min`; the halves of 16 columns have scales of their own in some
-// formats. Blocks lie as in a file, at any address. Codes are four to a word, the lowest byte
-// first. The arithmetic is that of pyvt/ops/block_formats.py, in the same order.
+// An element is `scale · code + min`; in some formats each half of 16 columns has its own scale.
+// Codes are four to a word, the lowest byte first. `fp8` has e4m3 bytes in place of codes. Blocks
+// lie as in a file, at addresses that are multiples of `Block<kFormat>::kAlign`. The arithmetic is
+// that of pyvt/ops/block_formats.py, in the same order.
 #pragma once
 
 #include "cuda/device/types.cuh"
@@ -12,9 +13,58 @@ namespace pyvt::cuda {
 constexpr int kGroup = 32, kWords = kGroup / 4;
 
 struct Group {
-  int words[kWords];
+  uint32_t words[kWords];
   float scale[2], min[2];
 };
+
+// Sizes of a block, and what its format has.
+template <DType kFormat>
+struct Block {
+  static constexpr int columns() {
+    switch (kFormat) {
+#define PYVT_COLUMNS(name, text, number, block, bytes) \
+  case DType::name:                                    \
+    return block;
+      PYVT_DTYPES(PYVT_COLUMNS)
+#undef PYVT_COLUMNS
+    }
+    return 1;
+  }
+  static constexpr int bytes() {
+    switch (kFormat) {
+#define PYVT_BLOCK_BYTES(name, text, number, block, bytes) \
+  case DType::name:                                        \
+    return bytes;
+      PYVT_DTYPES(PYVT_BLOCK_BYTES)
+#undef PYVT_BLOCK_BYTES
+    }
+    return 0;
+  }
+  static constexpr int kBytes = bytes();
+  static constexpr bool kIsPlain = columns() == 1;
+  static constexpr int kGroups = kIsPlain ? 1 : columns() / kGroup;
+  static constexpr int kAlign = kBytes % 16 == 0  ? 16
+                                : kBytes % 4 == 0 ? 4
+                                : kBytes % 2 == 0 ? 2
+                                                  : 1;
+  static constexpr bool kHasCodes =
+      !kIsPlain && kFormat != DType::kFP8_G128 && kFormat != DType::kFP8_G32;
+  static constexpr bool kHasMin = kFormat == DType::kQ4_1 || kFormat == DType::kQ5_1 ||
+                                  kFormat == DType::kQ2_K || kFormat == DType::kQ4_K ||
+                                  kFormat == DType::kQ5_K;
+  static constexpr bool kHasHalves = kFormat == DType::kQ2_K || kFormat == DType::kQ3_K ||
+                                     kFormat == DType::kQ6_K || kFormat == DType::kNVFP4 ||
+                                     kFormat == DType::kNVFP4_G128 || kFormat == DType::kNVFP4_G32;
+};
+
+// Rounded by itself: nothing is fused with it.
+#ifdef PYVT_CUDA_EMU
+inline float mul_rn(float a, float b) { return a * b; }
+inline float add_rn(float a, float b) { return a + b; }
+#else
+PYVT_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+PYVT_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+#endif
 
 PYVT_DEVICE float f32_of_bits(uint32_t bits) {
   float value;
@@ -22,15 +72,47 @@ PYVT_DEVICE float f32_of_bits(uint32_t bits) {
   return value;
 }
 
-PYVT_DEVICE uint32_t word_at(const uint8_t* data, int i) {
-  const uint8_t* p = data + 4 * i;
-  return p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16 |
-         static_cast<uint32_t>(p[3]) << 24;
+// kCount words from an address that is a multiple of kAlign. Where that is below 4, whole words
+// around them are read; each holds a byte that was asked for.
+template <int kAlign, int kCount>
+PYVT_DEVICE void load_words(const uint8_t* data, uint32_t (&words)[kCount]) {
+  if constexpr (kAlign == 16 && kCount % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(data + 4 * i);
+      words[i] = raw.x;
+      words[i + 1] = raw.y;
+      words[i + 2] = raw.z;
+      words[i + 3] = raw.w;
+    }
+  } else if constexpr (kAlign >= 4) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) words[i] = *reinterpret_cast<const uint32_t*>(data + 4 * i);
+  } else {
+    const auto at = reinterpret_cast<uintptr_t>(data);
+    const auto* whole = reinterpret_cast<const uint32_t*>(at - at % 4);
+    const int shift = static_cast<int>(at % 4) * 8;
+    uint64_t both = whole[0];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i + 1 < kCount || shift != 0) both |= static_cast<uint64_t>(whole[i + 1]) << 32;
+      words[i] = static_cast<uint32_t>(both >> shift);
+      both >>= 32;
+    }
+  }
 }
+
+template <int kAlign>
 PYVT_DEVICE float f16_at(const uint8_t* p) {
+  if constexpr (kAlign >= 2) return load(*reinterpret_cast<const f16*>(p));
   return load(f16{static_cast<uint16_t>(p[0] | p[1] << 8)});
 }
-PYVT_DEVICE float f32_at(const uint8_t* p) { return f32_of_bits(word_at(p, 0)); }
+template <int kAlign>
+PYVT_DEVICE float f32_at(const uint8_t* p) {
+  uint32_t word[1];
+  load_words<kAlign>(p, word);
+  return f32_of_bits(word[0]);
+}
 
 // Bytewise a − b, without borrows.
 PYVT_DEVICE uint32_t minus_bytes(uint32_t a, uint32_t b) {
@@ -43,16 +125,31 @@ PYVT_DEVICE uint32_t fifth_bits(uint32_t bits) {
   return ((bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21) << 4;
 }
 
-// Sixteen levels, int8 each, looked up by the low nibble of each byte.
-PYVT_DEVICE uint32_t levels_of(uint32_t nibbles, uint64_t low, uint64_t high) {
+// The bytes of (low, high) that the four low nibbles of `selector` name.
+PYVT_DEVICE uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+#ifdef PYVT_CUDA_EMU
+  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
   uint32_t found = 0;
-#pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint32_t at = nibbles >> 8 * i & 15;
-    const uint64_t table = at < 8 ? low : high;
-    found |= static_cast<uint32_t>(table >> 8 * (at & 7) & 0xff) << 8 * i;
+    found |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
   }
   return found;
+#else
+  return __byte_perm(low, high, selector);
+#endif
+}
+
+// Sixteen levels, int8 each, looked up by the low nibble of each byte.
+PYVT_DEVICE uint32_t levels_of(uint32_t nibbles, uint64_t low, uint64_t high) {
+  uint32_t selector = nibbles & 0x07070707u;
+  selector = (selector | selector >> 4) & 0x00ff00ffu;
+  selector = (selector | selector >> 8) & 0xffffu;
+  const uint32_t is_high = repeat(1) & nibbles >> 3, mask = (is_high << 8) - is_high;
+  const uint32_t lows =
+      pick_bytes(static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), selector);
+  const uint32_t highs =
+      pick_bytes(static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32), selector);
+  return (lows & ~mask) | (highs & mask);
 }
 PYVT_DEVICE uint32_t iq4_levels(uint32_t nibbles) {
   return levels_of(nibbles, 0xf6eaddcfbfad9881u, 0x7159453526190d01u);
@@ -68,272 +165,242 @@ PYVT_DEVICE float e8m0_half(uint32_t e) {
 // Half of an unsigned e4m3 byte; the top bit does not count, 127 is 0.
 PYVT_DEVICE float ue4m3_half(uint32_t code) {
   if (code == 127) return 0.0f;
-  const int exponent = code >> 3 & 15;
+  const uint32_t exponent = code >> 3 & 15;
   const float mantissa = static_cast<float>(code & 7);
-  return exponent == 0
-             ? mantissa * 0x1p-10f
-             : (mantissa + 8.0f) * f32_of_bits(static_cast<uint32_t>(exponent + 116) << 23);
+  return exponent == 0 ? mantissa * 0x1p-10f
+                       : (mantissa + 8.0f) * f32_of_bits((exponent + 116) << 23);
 }
 
 PYVT_DEVICE void set_scale(Group* out, float scale, float min = 0.0f) {
   out->scale[0] = out->scale[1] = scale;
   out->min[0] = out->min[1] = min;
 }
-
-// Sixteen bytes of nibbles: the low ones first.
-PYVT_DEVICE void split_nibbles(const uint8_t* data, uint32_t (&words)[kWords]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t word = word_at(data, i);
-    words[i] = word & 0x0f0f0f0fu;
-    words[4 + i] = word >> 4 & 0x0f0f0f0fu;
-  }
-}
-
-PYVT_DEVICE void set_codes(Group* out, const uint32_t (&words)[kWords], uint32_t less) {
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    out->words[i] = static_cast<int>(minus_bytes(words[i], repeat(less)));
-  }
-}
-
-// Scale and min of a group of a K format, of 6 bits each.
-PYVT_DEVICE void six_bits(const uint8_t* packed, int g, int* scale, int* min) {
-  if (g < 4) {
-    *scale = packed[g] & 63;
-    *min = packed[4 + g] & 63;
-  } else {
-    *scale = (packed[4 + g] & 15) | packed[g - 4] >> 6 << 4;
-    *min = packed[4 + g] >> 4 | packed[g] >> 6 << 4;
-  }
-}
-
-PYVT_DEVICE void legacy_nibbles(const uint8_t* block, bool has_min, bool has_fifth, Group* out) {
-  const uint8_t* rest = block + (has_min ? 4 : 2);
-  uint32_t words[kWords];
-  split_nibbles(rest + (has_fifth ? 4 : 0), words);
-  if (has_fifth) {
-    const uint32_t bits = word_at(rest, 0);
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] |= fifth_bits(bits >> 4 * i & 15);
-  }
-  set_codes(out, words, has_min ? 0 : has_fifth ? 16 : 8);
-  set_scale(out, f16_at(block), has_min ? f16_at(block + 2) : 0.0f);
-}
-
-PYVT_DEVICE void k_nibbles(const uint8_t* block, int g, bool has_fifth, Group* out) {
-  const uint8_t* codes = block + (has_fifth ? 48 : 16) + g / 2 * 32;
-  int scale, min;
-  six_bits(block + 4, g, &scale, &min);
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    uint32_t word = word_at(codes, i) >> 4 * (g % 2) & 0x0f0f0f0fu;
-    if (has_fifth) word |= (word_at(block + 16, i) >> g & 0x01010101u) << 4;
-    out->words[i] = static_cast<int>(word);
-  }
-  set_scale(out, f16_at(block) * static_cast<float>(scale),
-            -(f16_at(block + 2) * static_cast<float>(min)));
-}
-
-PYVT_DEVICE void q2_k(const uint8_t* block, int g, Group* out) {
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    out->words[i] =
-        static_cast<int>(word_at(block + 16 + g / 4 * 32, i) >> 2 * (g % 4) & 0x03030303u);
-  }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int both = block[2 * g + h];
-    out->scale[h] = f16_at(block + 80) * static_cast<float>(both & 15);
-    out->min[h] = -(f16_at(block + 82) * static_cast<float>(both >> 4));
-  }
-}
-
-PYVT_DEVICE void q3_k(const uint8_t* block, int g, Group* out) {
-  uint32_t words[kWords];
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words[i] = word_at(block + 32 + g / 4 * 32, i) >> 2 * (g % 4) & 0x03030303u;
-    words[i] |= (word_at(block, i) >> g & 0x01010101u) << 2;
-  }
-  set_codes(out, words, 4);
-  const uint8_t* packed = block + 96;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int k = 2 * g + h;
-    const int low = k < 8 ? packed[k] & 15 : packed[k - 8] >> 4;
-    const int step = (low | (packed[8 + k % 4] >> 2 * (k / 4) & 3) << 4) - 32;
-    out->scale[h] = f16_at(block + 108) * static_cast<float>(step);
-    out->min[h] = 0.0f;
-  }
-}
-
-PYVT_DEVICE void q6_k(const uint8_t* block, int g, Group* out) {
-  const int half = g / 4, part = g % 4;
-  const uint8_t* low = block + half * 64 + part % 2 * 32;
-  const uint8_t* high = block + 128 + half * 32;
-  uint32_t words[kWords];
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) {
-    words[i] = word_at(low, i) >> 4 * (part / 2) & 0x0f0f0f0fu;
-    words[i] |= (word_at(high, i) >> 2 * part & 0x03030303u) << 4;
-  }
-  set_codes(out, words, 32);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int step = static_cast<int8_t>(block[192 + 2 * g + h]);
-    out->scale[h] = f16_at(block + 208) * static_cast<float>(step);
-    out->min[h] = 0.0f;
-  }
-}
-
-PYVT_DEVICE void iq4(const uint8_t* codes, float scale, Group* out) {
-  uint32_t words[kWords];
-  split_nibbles(codes, words);
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) out->words[i] = static_cast<int>(iq4_levels(words[i]));
-  set_scale(out, scale);
-}
-
-PYVT_DEVICE void iq4_xs(const uint8_t* block, int g, Group* out) {
-  const int low = block[4 + g / 2] >> 4 * (g % 2) & 15, high = block[2 + g / 4] >> 2 * (g % 4) & 3;
-  iq4(block + 8 + 16 * g, f16_at(block) * static_cast<float>((low | high << 4) - 32), out);
-}
-
-// Two runs of 8 bytes: 16 columns each, the low nibbles first.
-PYVT_DEVICE void fp4_halves(const uint8_t* codes, float first, float second, Group* out) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t word = word_at(codes, i);
-    const int at = i / 2 * 4 + i % 2;
-    out->words[at] = static_cast<int>(fp4_levels(word));
-    out->words[at + 2] = static_cast<int>(fp4_levels(word >> 4));
-  }
+PYVT_DEVICE void set_halves(Group* out, float first, float second) {
   out->scale[0] = first;
   out->scale[1] = second;
   out->min[0] = out->min[1] = 0.0f;
 }
 
-PYVT_DEVICE void mxfp4(const uint8_t* block, Group* out) {
-  uint32_t words[kWords];
-  split_nibbles(block + 1, words);
+// Sixteen bytes of nibbles: the low ones first.
+template <int kAlign>
+PYVT_DEVICE void split_nibbles(const uint8_t* data, uint32_t (&words)[kWords]) {
+  uint32_t both[kWords / 2];
+  load_words<kAlign>(data, both);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) out->words[i] = static_cast<int>(fp4_levels(words[i]));
-  set_scale(out, e8m0_half(block[0]));
+  for (int i = 0; i < kWords / 2; ++i) {
+    words[i] = both[i] & 0x0f0f0f0fu;
+    words[kWords / 2 + i] = both[i] >> 4 & 0x0f0f0f0fu;
+  }
 }
 
-PYVT_DEVICE void scaled_int4(const uint8_t* block, int g, Group* out) {
-  uint32_t words[kWords];
-  split_nibbles(block + 5 + 16 * g, words);
-  const uint32_t raised = block[4];
+PYVT_DEVICE void subtract(uint32_t (&words)[kWords], uint32_t less) {
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) words[i] += repeat(raised);
-  set_codes(out, words, 16);
-  set_scale(out, f32_at(block));
+  for (int i = 0; i < kWords; ++i) words[i] = minus_bytes(words[i], repeat(less));
 }
 
-PYVT_DEVICE void bytes_of(const uint8_t* codes, float scale, Group* out) {
+// Q4_0, Q4_1, Q5_0, Q5_1.
+template <DType kFormat>
+PYVT_DEVICE void decode_legacy(const uint8_t* block, Group* out) {
+  constexpr int kAlign = Block<kFormat>::kAlign >= 4 ? 4 : 2;
+  constexpr bool kHasMin = Block<kFormat>::kHasMin;
+  constexpr bool kHasFifth = kFormat == DType::kQ5_0 || kFormat == DType::kQ5_1;
+  const uint8_t* rest = block + (kHasMin ? 4 : 2);
+  split_nibbles<kAlign>(rest + (kHasFifth ? 4 : 0), out->words);
+  if constexpr (kHasFifth) {
+    uint32_t bits[1];
+    load_words<kAlign>(rest, bits);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) out->words[i] = static_cast<int>(word_at(codes, i));
+    for (int i = 0; i < kWords; ++i) out->words[i] |= fifth_bits(bits[0] >> 4 * i & 15);
+  }
+  if constexpr (!kHasMin) subtract(out->words, kHasFifth ? 16 : 8);
+  set_scale(out, f16_at<2>(block), kHasMin ? f16_at<2>(block + 2) : 0.0f);
+}
+
+// Scale and min of a group, of 6 bits each.
+PYVT_DEVICE void six_bits(const uint32_t (&packed)[3], int g, int* scale, int* min) {
+  const int at = 8 * (g % 4);
+  const uint32_t first = packed[0] >> at, second = packed[1] >> at, third = packed[2] >> at;
+  *scale = static_cast<int>(g < 4 ? first & 63 : (third & 15) | (first >> 6 & 3) << 4);
+  *min = static_cast<int>(g < 4 ? second & 63 : (third >> 4 & 15) | (second >> 6 & 3) << 4);
+}
+
+// Q4_K, Q5_K.
+template <bool kHasFifth>
+PYVT_DEVICE void decode_k(const uint8_t* block, int g, Group* out) {
+  uint32_t head[4];
+  load_words<16>(block, head);
+  const uint32_t packed[3] = {head[1], head[2], head[3]};
+  int scale, min;
+  six_bits(packed, g, &scale, &min);
+  load_words<16>(block + (kHasFifth ? 48 : 16) + g / 2 * 32, out->words);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) out->words[i] = out->words[i] >> 4 * (g % 2) & 0x0f0f0f0fu;
+  if constexpr (kHasFifth) {
+    uint32_t bits[kWords];
+    load_words<16>(block + 16, bits);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) out->words[i] |= (bits[i] >> g & 0x01010101u) << 4;
+  }
+  const float d = load(f16{static_cast<uint16_t>(head[0] & 0xffff)});
+  const float dmin = load(f16{static_cast<uint16_t>(head[0] >> 16)});
+  set_scale(out, d * static_cast<float>(scale), -(dmin * static_cast<float>(min)));
+}
+
+PYVT_DEVICE void decode_q2_k(const uint8_t* block, int g, Group* out) {
+  load_words<4>(block + 16 + g / 4 * 32, out->words);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) out->words[i] = out->words[i] >> 2 * (g % 4) & 0x03030303u;
+  const float d = f16_at<2>(block + 80), dmin = f16_at<2>(block + 82);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int both = block[2 * g + h];
+    out->scale[h] = d * static_cast<float>(both & 15);
+    out->min[h] = -(dmin * static_cast<float>(both >> 4));
+  }
+}
+
+PYVT_DEVICE void decode_q3_k(const uint8_t* block, int g, Group* out) {
+  uint32_t bits[kWords];
+  load_words<2>(block + 32 + g / 4 * 32, out->words);
+  load_words<2>(block, bits);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    out->words[i] = (out->words[i] >> 2 * (g % 4) & 0x03030303u) | (bits[i] >> g & 0x01010101u)
+                                                                       << 2;
+  }
+  subtract(out->words, 4);
+  const uint8_t* packed = block + 96;
+  const float d = f16_at<2>(block + 108);
+  float scales[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int k = 2 * g + h;
+    const int low = k < 8 ? packed[k] & 15 : packed[k - 8] >> 4;
+    const int step = (low | (packed[8 + k % 4] >> 2 * (k / 4) & 3) << 4) - 32;
+    scales[h] = d * static_cast<float>(step);
+  }
+  set_halves(out, scales[0], scales[1]);
+}
+
+PYVT_DEVICE void decode_q6_k(const uint8_t* block, int g, Group* out) {
+  const int half = g / 4, part = g % 4;
+  uint32_t high[kWords];
+  load_words<2>(block + half * 64 + part % 2 * 32, out->words);
+  load_words<2>(block + 128 + half * 32, high);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    out->words[i] =
+        (out->words[i] >> 4 * (part / 2) & 0x0f0f0f0fu) | (high[i] >> 2 * part & 0x03030303u) << 4;
+  }
+  subtract(out->words, 32);
+  const float d = f16_at<2>(block + 208);
+  const auto scale = [&](int h) {
+    return d * static_cast<float>(static_cast<int8_t>(block[192 + 2 * g + h]));
+  };
+  set_halves(out, scale(0), scale(1));
+}
+
+template <bool kIsFP4, int kAlign>
+PYVT_DEVICE void decode_levels(const uint8_t* codes, float scale, Group* out) {
+  split_nibbles<kAlign>(codes, out->words);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    out->words[i] = kIsFP4 ? fp4_levels(out->words[i]) : iq4_levels(out->words[i]);
+  }
   set_scale(out, scale);
 }
 
-PYVT_DEVICE void scaled_nvfp4(const uint8_t* block, int g, int num_scales, Group* out) {
-  const float whole = f32_at(block);
-  const uint8_t* scales = block + 4 + 2 * g;
-  fp4_halves(block + 4 + num_scales + 16 * g, load(fp8{scales[0]}) * whole * 0.5f,
-             load(fp8{scales[1]}) * whole * 0.5f, out);
+// Two runs of 8 bytes: 16 columns each, the low nibbles first.
+template <int kAlign>
+PYVT_DEVICE void decode_fp4_halves(const uint8_t* codes, float first, float second, Group* out) {
+  uint32_t both[kWords / 2];
+  load_words<kAlign>(codes, both);
+#pragma unroll
+  for (int i = 0; i < kWords / 2; ++i) {
+    const int at = i / 2 * 4 + i % 2;
+    out->words[at] = fp4_levels(both[i]);
+    out->words[at + 2] = fp4_levels(both[i] >> 4);
+  }
+  set_halves(out, first, second);
 }
 
-PYVT_DEVICE bool has_codes(DType dtype) {
-  return dtype != DType::kFP8_G128 && dtype != DType::kFP8_G32;
+// Blocks that begin with an f32 scale; pyvt/tensor/scaled_layout.py.
+template <DType kFormat>
+PYVT_DEVICE void decode_scaled(const uint8_t* block, int g, Group* out) {
+  constexpr int kAlign = Block<kFormat>::kAlign < 4 ? Block<kFormat>::kAlign : 4;
+  const float whole = f32_at<kAlign>(block);
+  if constexpr (kFormat == DType::kINT4_G128 || kFormat == DType::kINT4_G32) {
+    split_nibbles<1>(block + 5 + 16 * g, out->words);
+    const uint32_t raised = block[4];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) out->words[i] += repeat(raised);
+    subtract(out->words, 16);
+    set_scale(out, whole);
+  } else if constexpr (kFormat == DType::kNVFP4_G128 || kFormat == DType::kNVFP4_G32) {
+    constexpr int kScales = Block<kFormat>::kGroups * 2;
+    const uint8_t* scales = block + 4 + 2 * g;
+    decode_fp4_halves<kAlign>(block + 4 + kScales + 16 * g, load(fp8{scales[0]}) * whole * 0.5f,
+                              load(fp8{scales[1]}) * whole * 0.5f, out);
+  } else {  // INT8 and FP8: bytes
+    load_words<kAlign>(block + 4 + kGroup * g, out->words);
+    set_scale(out, whole);
+  }
 }
 
-// Group g of a block, for a format with integer codes.
-PYVT_DEVICE void decode_group(DType dtype, const uint8_t* block, int g, Group* out) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return legacy_nibbles(block, false, false, out);
-    case DType::kQ4_1:
-      return legacy_nibbles(block, true, false, out);
-    case DType::kQ5_0:
-      return legacy_nibbles(block, false, true, out);
-    case DType::kQ5_1:
-      return legacy_nibbles(block, true, true, out);
-    case DType::kQ8_0:
-      return bytes_of(block + 2, f16_at(block), out);
-    case DType::kQ2_K:
-      return q2_k(block, g, out);
-    case DType::kQ3_K:
-      return q3_k(block, g, out);
-    case DType::kQ4_K:
-      return k_nibbles(block, g, false, out);
-    case DType::kQ5_K:
-      return k_nibbles(block, g, true, out);
-    case DType::kQ6_K:
-      return q6_k(block, g, out);
-    case DType::kIQ4_NL:
-      return iq4(block + 2, f16_at(block), out);
-    case DType::kIQ4_XS:
-      return iq4_xs(block, g, out);
-    case DType::kMXFP4:
-      return mxfp4(block, out);
-    case DType::kNVFP4:
-      return fp4_halves(block + 4 + 16 * g, ue4m3_half(block[2 * g]), ue4m3_half(block[2 * g + 1]),
+// Group g of a block.
+template <DType kFormat>
+PYVT_DEVICE void decode_group(const uint8_t* block, int g, Group* out) {
+  if constexpr (kFormat == DType::kQ8_0) {
+    load_words<2>(block + 2, out->words);
+    set_scale(out, f16_at<2>(block));
+  } else if constexpr (kFormat == DType::kQ2_K) {
+    decode_q2_k(block, g, out);
+  } else if constexpr (kFormat == DType::kQ3_K) {
+    decode_q3_k(block, g, out);
+  } else if constexpr (kFormat == DType::kQ4_K || kFormat == DType::kQ5_K) {
+    decode_k<kFormat == DType::kQ5_K>(block, g, out);
+  } else if constexpr (kFormat == DType::kQ6_K) {
+    decode_q6_k(block, g, out);
+  } else if constexpr (kFormat == DType::kIQ4_NL) {
+    decode_levels<false, 2>(block + 2, f16_at<2>(block), out);
+  } else if constexpr (kFormat == DType::kIQ4_XS) {
+    const int low = block[4 + g / 2] >> 4 * (g % 2) & 15;
+    const int high = block[2 + g / 4] >> 2 * (g % 4) & 3;
+    const float scale = f16_at<2>(block) * static_cast<float>((low | high << 4) - 32);
+    decode_levels<false, 4>(block + 8 + 16 * g, scale, out);
+  } else if constexpr (kFormat == DType::kMXFP4) {
+    decode_levels<true, 1>(block + 1, e8m0_half(block[0]), out);
+  } else if constexpr (kFormat == DType::kNVFP4) {
+    const float first = ue4m3_half(block[2 * g]), second = ue4m3_half(block[2 * g + 1]);
+    decode_fp4_halves<4>(block + 4 + 16 * g, first, second, out);
+  } else if constexpr (kFormat == DType::kQ4_0 || kFormat == DType::kQ4_1 ||
+                       kFormat == DType::kQ5_0 || kFormat == DType::kQ5_1) {
+    decode_legacy<kFormat>(block, out);
+  } else {
+    decode_scaled<kFormat>(block, g, out);
+  }
+}
+
+// Columns 32 · group … of a row.
+template <DType kFormat>
+PYVT_DEVICE void decode_row(const uint8_t* row, int group, Group* out) {
+  constexpr int kGroups = Block<kFormat>::kGroups;
+  decode_group<kFormat>(row + group / kGroups * int64_t{Block<kFormat>::kBytes}, group % kGroups,
                         out);
-    case DType::kINT4_G128:
-    case DType::kINT4_G32:
-      return scaled_int4(block, g, out);
-    case DType::kINT8_G128:
-    case DType::kINT8_G32:
-      return bytes_of(block + 4 + 32 * g, f32_at(block), out);
-    case DType::kNVFP4_G128:
-      return scaled_nvfp4(block, g, 8, out);
-    case DType::kNVFP4_G32:
-      return scaled_nvfp4(block, g, 2, out);
-    default:
-      return;
-  }
 }
 
-PYVT_DEVICE float code_at(const Group& group, int i) {
-  return static_cast<float>(static_cast<int8_t>(group.words[i / 4] >> 8 * (i % 4)));
+template <DType kFormat>
+PYVT_DEVICE float code_of(uint32_t word, int byte) {
+  const auto code = static_cast<uint8_t>(word >> 8 * byte);
+  if constexpr (Block<kFormat>::kHasCodes) return static_cast<float>(static_cast<int8_t>(code));
+  return load(fp8{code});
 }
 
-// The values of group g of a block.
-PYVT_DEVICE void decode_values(DType dtype, const uint8_t* block, int g, float (&values)[kGroup]) {
-  if (!has_codes(dtype)) {
-    const float scale = f32_at(block);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) values[i] = load(fp8{block[4 + kGroup * g + i]}) * scale;
-    return;
-  }
-  Group group;
-  decode_group(dtype, block, g, &group);
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) {
-    values[i] = group.scale[i / 16] * code_at(group, i) + group.min[i / 16];
-  }
+// Column i of a group, to the bit as the reference forms it.
+template <DType kFormat>
+PYVT_DEVICE float value_of_group(const Group& group, int i) {
+  const float value = mul_rn(code_of<kFormat>(group.words[i / 4], i % 4), group.scale[i / 16]);
+  return Block<kFormat>::kHasMin ? add_rn(value, group.min[i / 16]) : value;
 }
-
-// A matrix in blocks: where its rows lie.
-struct Blocks {
-  const uint8_t* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t num_rows = 0, num_cols = 0, row_stride = 0;
-  int groups_of_block = 0, block_bytes = 0;
-
-  PYVT_DEVICE const uint8_t* block(int64_t row, int group) const {
-    return data + row * row_stride + group / groups_of_block * int64_t{block_bytes};
-  }
-  PYVT_DEVICE int num_groups() const { return static_cast<int>(num_cols / kGroup); }
-  // Columns 32 · group … of a row.
-  PYVT_DEVICE void values(int64_t row, int group, float (&out)[kGroup]) const {
-    decode_values(dtype, block(row, group), group % groups_of_block, out);
-  }
-  PYVT_DEVICE void codes(int64_t row, int group, Group* out) const {
-    decode_group(dtype, block(row, group), group % groups_of_block, out);
-  }
-};
 
 }  // namespace pyvt::cuda

@@ -71,7 +71,10 @@ class Answer:
             self.finish_reason, self.stop_reason = new.finish_reason, new.stop_reason
         if self.is_done:
             events += self._parser.finish()
-        events = merged(self._cut(events) if self.form.is_single else events)
+        if self.form.is_single:
+            events = self._cut(events)
+        if len(events) > 1:
+            events = merged(events)
         self._keep(events)
         return events
 

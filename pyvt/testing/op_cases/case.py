@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from pyvt.dispatch.backend import Device
+from pyvt.ops.packed_layouts import unpack_tiles
 from pyvt.tensor.dtype import DTYPES, FLOATS, dtype_of
+from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import Stored
 
 Inputs = dict[str, Any]
 MakeInputs = Callable[[np.random.Generator, "np.dtype[Any]"], Inputs]
@@ -82,12 +85,24 @@ def run_case_on(device: Device, case: OpCase, inputs: Inputs) -> dict[str, np.nd
 
 
 def _put(device: Device, value: Any) -> Any:
+    if isinstance(value, PackedTensor):
+        value = _unpacked(value)
     if isinstance(value, np.ndarray):
         return device.upload(value)
     if isinstance(value, QuantTensor):
         columns = None if value.columns is None else device.upload(value.columns)
         return replace(value, blocks=device.upload(value.blocks), columns=columns)
     return value
+
+
+def _unpacked(packed: PackedTensor) -> Stored:
+    """Return a packed stack as it is stored, which is how devices have it."""
+    matrices = [packed.matrix(i) for i in range(packed.shape[0])]
+    parts = [unpack_tiles(matrix, 0, matrix.num_tiles) for matrix in matrices]
+    if packed.dtype.numpy is None:
+        blocks = np.stack([part.blocks for part in parts if isinstance(part, QuantTensor)])
+        return QuantTensor(packed.dtype, packed.shape, blocks)
+    return np.stack([part for part in parts if not isinstance(part, QuantTensor)])
 
 
 def call_case(case: OpCase, inputs: Inputs) -> dict[str, np.ndarray[Any, Any]]:

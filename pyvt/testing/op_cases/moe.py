@@ -83,6 +83,17 @@ def experts_call(
     return make
 
 
+def _hard_logits(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+    """Rows that are all negative, equal, huge, far apart, or a last bit apart."""
+    negative = -np.abs(normal(rng, dtype, 16)) - dtype.type(3)
+    equal = np.full(16, -2.0, dtype)
+    huge = np.where(np.arange(16) % 3 == 0, 1e4, -1e4).astype(dtype)
+    near = np.full(16, 0.5, dtype)
+    near[[3, 9, 12]] = np.nextafter(dtype.type(0.5), dtype.type(1))
+    logits = np.stack([negative, equal, huge, huge[::-1], near])
+    return {"logits": logits, "top_k": 5, "renormalize": True}
+
+
 def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """Halves of a fused gate and up, and strided activations."""
     inputs = experts_call("f32", (5, 2, 4, 12, 20), is_packed=False)(rng, dtype)
@@ -135,7 +146,11 @@ CASES = (
         takes_out=False,
     ),
     *rows(
-        {"ties": _ties, "top_8_of_256": _logits(33, 256, 8, renormalize=True)},
+        {
+            "ties": _ties,
+            "hard": _hard_logits,
+            "top_8_of_256": _logits(33, 256, 8, renormalize=True),
+        },
         "router_topk",
         op_class="router",
         takes_out=False,

@@ -24,10 +24,11 @@ def test_capture_runs_once_and_replays_over_what_the_inputs_then_hold(
 ) -> None:
     rng = np.random.default_rng(1)
     x, weight = rng.standard_normal((2, 3, 48), np.float32), np.ones(48, np.float32)
+    scale = device.upload(weight)
     given, residual = device.upload(x[0]), device.zeros((3, 48), np.float32)
     graph = device.Graph()
     graph.start(device.Pool())
-    out = ops.fused_add_rms_norm(given, residual, device.upload(weight), 1e-6)
+    out = ops.fused_add_rms_norm(given, residual, scale, 1e-6)
     graph.stop()
     np.testing.assert_array_equal(residual.numpy(), x[0])
 
@@ -35,10 +36,20 @@ def test_capture_runs_once_and_replays_over_what_the_inputs_then_hold(
     graph.run()
 
     sums = device.upload(x[0])
-    want = ops.fused_add_rms_norm(device.upload(x[1]), sums, device.upload(weight), 1e-6)
+    want = ops.fused_add_rms_norm(device.upload(x[1]), sums, scale, 1e-6)
     assert out.numpy().tobytes() == want.numpy().tobytes()
     assert residual.numpy().tobytes() == sums.numpy().tobytes()
     assert len(graph) == 1
+
+
+def test_copy_to_the_device_inside_of_a_capture_is_an_error(device: ModuleType) -> None:
+    graph = device.Graph()
+    graph.start(device.Pool())
+
+    with pytest.raises(KernelError, match="not permitted inside of a capture"):
+        device.upload(np.zeros(3, np.float32))
+
+    graph.stop()
 
 
 def test_waiting_inside_of_a_capture_is_an_error(device: ModuleType) -> None:
