@@ -67,11 +67,19 @@ struct Convolution {
   }
 };
 
-// `kTaps` − 1 inputs in registers; of fewer taps the first ones count as none.
+// Takes in a new input, the last; the first goes.
+template <int kTaps>
+PYVT_DEVICE void push(float (&window)[kTaps], float value) {
+#pragma unroll
+  for (int j = 1; j < kTaps; ++j) window[j - 1] = window[j];
+  window[kTaps - 1] = value;
+}
+
+// `kTaps` inputs in registers; of fewer taps the first ones count as none.
 template <int kTaps>
 PYVT_DEVICE void walk(const Convolution& c, int64_t channel, int first, int stop, int request) {
   const int num_taps = c.taps.num_rows, skip = kTaps - num_taps;
-  float taps[kTaps], window[kTaps];
+  float taps[kTaps], window[kTaps] = {};
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) {
     taps[j] = j < skip ? 0.0f : c.taps.get(j - skip, channel);
@@ -85,18 +93,12 @@ PYVT_DEVICE void walk(const Convolution& c, int64_t channel, int first, int stop
       while (c.slots.cu_seqlens_q[request + 1] <= t) ++request;
       begin = c.slots.cu_seqlens_q[request];
       end = c.slots.cu_seqlens_q[request + 1];
-#pragma unroll
-      for (int j = 1; j < kTaps; ++j) {
-        const int at = t - kTaps + j;  // the input in window[j], moved to j − 1 below
-        window[j] = 0.0f;
-        if (j <= skip) continue;
-        window[j] = at >= begin ? c.x.get(at, channel)
-                                : c.before(request, num_taps - 1 + at - begin, channel);
+      for (int at = t - num_taps + 1; at < t; ++at) {
+        push(window, at >= begin ? c.x.get(at, channel)
+                                 : c.before(request, num_taps - 1 + at - begin, channel));
       }
     }
-#pragma unroll
-    for (int j = 1; j < kTaps; ++j) window[j - 1] = window[j];
-    window[kTaps - 1] = c.x.get(t, channel);
+    push(window, c.x.get(t, channel));
     float total = bias;
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {

@@ -1,8 +1,8 @@
 // Gated DeltaNet: gdn_gate, gated_delta_rule, gated_delta_net.
 //
 // contract  the references of pyvt/ops/gated_delta.py; state and sums in f32, one rounding
-// layout    states [B, Hv, Dk, Dv] of any stride, read and written in place through slots; heads,
-//           gates and out of any stride, as views of a wider row are
+// layout    states [B, Hv, Dk, Dv], columns of a row side by side, read and written in place
+//           through slots; heads, gates and out of any stride, as views of a wider row are
 // work      a block walks over the tokens of a request with columns of a head's state in registers:
 //           four threads a column (eight where keys are above 128), each a part of its rows.
 //           Queries, keys (normed here) and values of 8 tokens at a time in shared memory; between

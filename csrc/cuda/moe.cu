@@ -7,12 +7,11 @@
 //           products of schedules (products.h): few pairs one by one, more sorted by expert on the
 //           device, in tiles of 4 or 64 rows; up's product multiplies by silu(gate); then each
 //           token's parts are added in the order of its ids
-// estimate  a decode step of B tokens reads min(B·K, E) experts: 3·I·H weights each.
-// Qwen3.6-35B-A3B
-//           at B = 1 in Q4_K: 8 · 3 · 512 · 2048 · 4.5 bits are 14 MB a layer, 3.3 us at 4.3 TB/s;
-//           at B = 64 222 experts, 393 MB, 91 us. Prefill: 6·I·H·K operations a token and layer,
-//           50 MFLOP; scratch of a pair is written and read once, 4·(I + H) bytes each
-// launches  router 1; experts 4 for up to 32 pairs, else 5, and 2 more for tiles with act=q8;
+// estimate  a decode step of B tokens reads min(B·K, E) experts of 3·I·H weights: at the sizes of
+//           Qwen3.6-35B-A3B in Q4_K and B = 1, 8 · 3 · 512 · 2048 · 4.5 bits are 14 MB a layer,
+//           3.3 us at 4.3 TB/s; at B = 64 222 experts, 393 MB, 91 us. Prefill: 6·I·H·K operations a
+//           token and layer, 50 MFLOP; scratch of a pair, 4·(I + H) bytes, is written and read once
+// launches  router 1; experts 4 for up to 32 pairs, else 5, and 2 more with act=q8;
 //           shared expert 1
 // source    Shazeer et al. 2017, arXiv:1701.06538
 #include "cuda/device/logits.cuh"
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(kRouterWarps* kWarp)
   }
   largest = __any_sync(kAllLanes, has_nan) ? NAN : warp_max(largest);
   for (int e = lane; e < num_experts; e += kWarp) sum += expf(row.get(e) - largest);
-  sum = warp_sum(sum);
+  const float factor = 1.0f / warp_sum(sum);
   unsigned long long last = ~0ull;
   for (int k = 0; k < top_k; ++k) {
     unsigned long long best = 0;
@@ -62,14 +61,15 @@ __global__ void __launch_bounds__(kRouterWarps* kWarp)
     }
     last = best = warp_max(best);
     const auto expert = static_cast<int32_t>(token_of(best));
-    const float share = expf(row.get(expert) - largest) / sum;
+    const float share = expf(row.get(expert) - largest) * factor;
     sum_of_chosen += share;
     if (lane != k % kWarp) continue;
     ids[token * ids_stride + k * id_stride] = expert;
     to.set(k, share);
   }
   if (!is_renormalized) return;
-  for (int k = lane; k < top_k; k += kWarp) to.set(k, to.get(k) / sum_of_chosen);
+  const float share = 1.0f / sum_of_chosen;
+  for (int k = lane; k < top_k; k += kWarp) to.set(k, to.get(k) * share);
 }
 
 // Sorts the pairs by expert and lists tiles of up to `height` of them; one block. `counts` of
@@ -195,10 +195,10 @@ class Pairs {
                    schedule_.num_rows, num_experts, height, schedule_.num_tiles);
   }
 
-  // Rows of x in int8, where tiles are to be multiplied by codes.
+  // Rows of x in int8, where products are of codes.
   void quantize(const Rows& x, bool is_used) {
     codes_.reset();
-    if (!is_used || schedule_.height < kTileRows) return;
+    if (!is_used || schedule_.height == 1) return;
     const size_t size = as_size(x.num_rows * x.length);
     codes_ = context_.take(size + size / kQ8Group * sizeof(float));
     codes_at_ = static_cast<int8_t*>(codes_->data());

@@ -98,8 +98,8 @@ struct Bias {
   }
 };
 
-// out = product + bias, or silu(gate) · product where a gate is given. With codes, x is in int8:
-// [rows of x][K] and scales [rows of x][K / 32].
+// out = product + bias, or silu(gate) · product where a gate is given. In int8 x is multiplied as
+// codes [rows of x][K] with scales [rows of x][K / 32]; tiles of one row make them by themselves.
 struct MatrixProduct {
   Rows out, x, gate;
   Matrices weight;
@@ -123,8 +123,35 @@ struct MatrixProduct {
 
 // Rows of x of a tile that kernels for few rows take.
 constexpr int kFewRows = 4;
-// Rows of x of a tile of products of many.
-constexpr int kTileRows = 64;
+// Rows of x of a tile of products of many, and its columns of out.
+constexpr int kTileRows = 64, kTileColumns = 64;
+
+// Writes what a warp has of a tile as fragments of tensor cores: 16 rows from `first_row`, columns
+// from `first`.
+template <int kCount>
+PYVT_DEVICE void write_fragments(const MatrixProduct& p, const TileRows& tile, int first_row,
+                                 int first, const float (&sums)[kCount][4]) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int r = first_row + lane / 4 + i / 2 * 8;
+    if (r >= tile.count) continue;
+    const int row = p.schedule.row(tile.first + r);
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const int column = first + n * 8 + lane % 4 * 2 + i % 2;
+      if (column < p.weight.num_rows) p.write(row, column, sums[n][i]);
+    }
+  }
+}
+
+// A block for each tile of 64 by 64.
+inline void launch_tiles(Context& context, const char* op, void (*kernel)(MatrixProduct),
+                         unsigned threads, const MatrixProduct& product) {
+  const dim3 grid(blocks_for(product.weight.num_rows, kTileColumns),
+                  static_cast<unsigned>(product.schedule.num_tiles));
+  context.launch(op, kernel, grid, dim3(threads), 0, product);
+}
 
 // Launches of one product; the height of the schedule is 1 or kFewRows, or kTileRows.
 void multiply_few_rows(Context& context, const char* op, const MatrixProduct& product);
