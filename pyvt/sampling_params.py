@@ -78,6 +78,9 @@ class StructuredOutputsParams:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise _bad_structure("a text of at least one character", value, name)
+        texts = (self.regex, self.grammar, self.whitespace_pattern, self.begin_after)
+        if any(_has_lone_surrogate(text) for text in texts if text is not None):
+            raise _bad_structure("Unicode text", "a lone surrogate")
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise _bad_structure("true or false", getattr(self, name), name)
@@ -184,7 +187,13 @@ def _choices(value: Any) -> tuple[str, ...]:
     is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes)) and bool(value)
     if not is_list or not all(isinstance(word, str) for word in value):
         raise _bad_structure("a list of at least one string", value, "choice")
+    if any(map(_has_lone_surrogate, value)):
+        raise _bad_structure("Unicode text", "a lone surrogate", "choice")
     return tuple(value)
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    return any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _json_text(name: str, value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pyvt.errors import RequestError
-from pyvt.sampling_params import SamplingParams
+from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 BAD = {
@@ -107,3 +107,13 @@ def test_sampling_params_do_not_change_with_the_callers_lists() -> None:
 @pytest.mark.parametrize(("temperature", "is_greedy"), [(0, True), (0.0, True), (0.5, False)])
 def test_sampling_params_zero_temperature_is_greedy(temperature: float, is_greedy: bool) -> None:
     assert SamplingParams(temperature=temperature).is_greedy is is_greedy
+
+
+@pytest.mark.parametrize(
+    "settings", [{"regex": "\ud800"}, {"choice": ["a", "\udfff"]}, {"grammar": 'start: "\ud800"'}]
+)
+def test_structured_outputs_with_half_a_character_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="expected Unicode text") as refused:
+        StructuredOutputsParams(**settings)
+
+    assert refused.value.param == "structured_outputs"

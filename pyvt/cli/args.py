@@ -14,6 +14,7 @@ import click
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 NoneType = type(None)
+SEVERAL_TIMES = "may be given several times"
 
 
 class AutoInt(click.ParamType[int | str]):
@@ -96,7 +97,8 @@ def _option(
     for member in members:
         if get_origin(member) is not None and issubclass(get_origin(member), Sequence):
             (item,) = get_args(member)
-            return click.option(flag, field.name, type=item, multiple=True, help=text)
+            help_text = f"{text}; {SEVERAL_TIMES}"
+            return click.option(flag, field.name, type=item, multiple=True, help=help_text)
     kind: Any = (
         AutoInt() if "auto" in members else next(m for m in (float, int, str) if m in members)
     )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pyvt.engine.engine_thread import MAX_REQUESTS
 from pyvt.engine.input_processor import Prompt
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import PyvtError, RequestError, did_you_mean
@@ -104,6 +105,8 @@ def read_job(text: bytes, number: int, engine: LLMEngine, model: str) -> Job:
             for index, prompt in enumerate(prompts)
         )
         engine.check_admissible(requests)
+        if len(requests) > MAX_REQUESTS:
+            raise _refused("prompt", f"at most {MAX_REQUESTS} prompts", len(requests))
     except PyvtError as error:
         raise LineError(custom_id, error) from error
     return Job(number, custom_id, requests, body_of)
@@ -284,7 +287,11 @@ def _logit_bias(value: Any) -> Any:
     """Return the map with its keys, which JSON writes as text, as numbers where they are."""
     if not isinstance(value, dict):
         return value
-    return {int(key) if key.isascii() and key.isdecimal() else key: v for key, v in value.items()}
+    # Longer keys are no ids, and Python refuses to read thousands of digits.
+    return {
+        int(key) if key.isascii() and key.isdecimal() and len(key) < 20 else key: bias
+        for key, bias in value.items()
+    }
 
 
 def _prompts(prompt: Any) -> list[Prompt]:

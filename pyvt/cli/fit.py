@@ -64,9 +64,10 @@ def _text(made: Plan) -> str:
         ("left", _mib(made.left_bytes), f"of {_mib(made.free_bytes).strip()} free"),
     ]
     lines = [f"{name:<12}{size}  {note}" for name, size, note in rows]
-    lines.append(
-        f"{facts['num_full_requests']} requests of {facts['max_model_len']} tokens fit at once"
-    )
+    count = facts["num_full_requests"]
+    requests = "1 request" if count == 1 else f"{count} requests"
+    verb = "fits" if count == 1 else "fit"
+    lines.append(f"{requests} of {facts['max_model_len']} tokens {verb} at once")
     return "\n".join(lines)
 
 

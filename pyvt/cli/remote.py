@@ -94,7 +94,10 @@ class RemoteServer:
                     parts.hostname, port, ssl=context, limit=MAX_BYTES
                 )
         except (OSError, TimeoutError) as error:
-            raise ServerError(f"[url] {self.url}: expected a server, got {error!r}") from error
+            raise ServerError(
+                f"[url] {self.url}: expected a server, got {error!r}; start one with `pyvt serve` "
+                "or give its --url"
+            ) from error
         try:
             writer.write("\r\n".join([*head, "", ""]).encode() + data)
             await writer.drain()

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pyvt.cli.args import SEVERAL_TIMES
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 
@@ -19,7 +20,12 @@ _OPTIONS = (
         "--grammar", metavar="@FILE", help="answer with a text of this GBNF/Lark grammar in a file"
     ),
     click.option("--regex", metavar="REGEX", help="answer with a text that this matches whole"),
-    click.option("--choice", metavar="TEXT", multiple=True, help="answer with one of these texts"),
+    click.option(
+        "--choice",
+        metavar="TEXT",
+        multiple=True,
+        help=f"answer with one of these texts; {SEVERAL_TIMES}",
+    ),
 )
 
 
@@ -52,4 +58,8 @@ def _text_of(flag: str, value: str) -> str:
     try:
         return Path(value.removeprefix("@")).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"[generate] {flag}: expected a text file, got {error}") from error
+        kinds = "a JSON schema or a text file" if flag == "--json-schema" else "a text file"
+        reason = error.strerror if isinstance(error, OSError) else "other bytes than UTF-8"
+        raise RequestError(
+            f"[generate] {flag}: expected {kinds}, got {value!r}: {reason}"
+        ) from error

@@ -26,7 +26,7 @@ class ServerConfig:
     ssl_keyfile: str | None = field(default=None, metadata=_help("its private key, PEM"))
     api_key: Sequence[str] = field(
         default=(),
-        metadata=_help("a key that clients must send; may be given several times"),
+        metadata=_help("a key that clients must send"),
     )
     served_model_name: Sequence[str] = field(
         default=(), metadata=_help("name of the model in the API; the first one is answered")

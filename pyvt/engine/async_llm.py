@@ -215,7 +215,7 @@ class RequestStream:
         if not self._is_done:
             self._is_done = True
             if self._events is not None:
-                self._llm.thread.cancel(self.request_id)
+                self._llm.thread.cancel(self.request_id, self._events)
 
     def __del__(self) -> None:
         self.close()
@@ -275,7 +275,8 @@ class _Outbox:
             log.warning("requests without a reader are aborted: %s", error)
             self._is_scheduled = False
             while self._inboxes:
-                self._thread.cancel(self._inboxes.popleft().request_id)
+                left = self._inboxes.popleft()
+                self._thread.cancel(left.request_id, left)
 
     def _wake_readers(self) -> None:
         # The flag goes first: what is put from now on schedules another call.

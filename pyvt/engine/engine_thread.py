@@ -158,9 +158,13 @@ class EngineThread:
             self._sinks.update({request.request_id: sink for request in requests})
             self._commands.put(_Add(requests, is_stream))
 
-    def cancel(self, request_id: str) -> None:
-        """End a request soon; nothing happens where it is unknown or finished."""
-        if request_id in self._sinks:
+    def cancel(self, request_id: str, sink: Sink | None = None) -> None:
+        """End a request soon; nothing happens where it is unknown or finished.
+
+        With ``sink`` only the request whose events go there: ids of finished ones may come again.
+        """
+        found = self._sinks.get(request_id)
+        if found is not None and (sink is None or sink is found):
             self._commands.put(_Cancel(request_id))
 
     def call(self, function: Callable[[LLMEngine], T]) -> T:
@@ -326,8 +330,10 @@ def _id_in_use(request_id: str) -> RequestError:
 def _answer(command: _Call, engine: LLMEngine) -> None:
     try:
         result = command.function(engine)
-    except Exception as error:
+    except BaseException as error:
         command.result.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
     else:
         command.result.set_result(result)
 

@@ -98,6 +98,9 @@ class ShortestText:
                     return None
                 before, chosen = mask, options[0]
                 forced = self._marked(matcher, mask) or options[:1]
+            if len(path) + len(forced) > limit:
+                self.unfinished = max(self.unfinished, [*path, *forced][:limit], key=len)
+                return None
             if not matcher.consume_tokens(list(forced)):
                 return None
             self._num_steps += len(forced)

@@ -101,21 +101,28 @@ class GrammarMatcher:
         Args:
             drafts: tokens that ``filter_drafts`` let through; the state does not change.
             num_left: tokens that the request may still generate.
+
+        Nothing is allowed where the grammar cannot go on: a failed matcher itself allows the end.
         """
-        self._search(num_left)
         size = self._grammar.vocabulary.size
         allowed = np.zeros((1 + len(drafts), size), np.bool_)
+        if self.error is not None:
+            return allowed
+        self._search(num_left)
         if self._path is not None:
             only = self._path[:1] or list(self._grammar.vocabulary.end_ids)
             allowed[0, only] = True
             return allowed
         for i in range(1 + len(drafts)):
-            allowed[i] = allowed_ids(self._matcher.compute_bitmask(), size)
+            mask = self._matcher.compute_bitmask()
+            self._check()
+            if self.error is not None:
+                return allowed
+            allowed[i] = allowed_ids(mask, size)
             if i < len(drafts):
                 self._matcher.consume_token(drafts[i])
         if drafts:
             self._matcher.rollback(len(drafts))
-        self._check()
         if self._near is not None and self.error is None:
             self._close(allowed[0], self._near, num_left)
         return allowed

@@ -74,3 +74,4 @@ def test_options_show_help_and_the_default_of_the_command() -> None:
     assert "[default: 7]" in output
     assert "[default: auto]" in output
     assert "[8|16]" in output
+    assert output.count("may be given several times") == 1

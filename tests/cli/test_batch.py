@@ -102,6 +102,8 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "context": (line("x", prompt="y" * 500), "context of 400"),
     "temperature": (line("x", temperature="hot"), "temperature: expected"),
     "bias": (line("x", logit_bias={"AI": 1}), "logit_bias: expected"),
+    "bias-of-digits": (line("x", logit_bias={"1" * 5000: 1}), "logit_bias: expected"),
+    "prompts": (line("x", prompt=["a"] * 20_000), "prompt: expected at most 16384 prompts"),
     "best_of": (line("x", n=1, best_of=2), "best_of: expected"),
     "messages": (line("x", CHAT, messages="hi"), "messages: expected"),
     "top_logprobs": (line("x", CHAT, top_logprobs=2), "top_logprobs: expected"),

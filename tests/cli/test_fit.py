@@ -160,3 +160,17 @@ def test_fit_counts_all_experts_and_their_activations(
     of_dense = facts_of(run_command, str(dense), *step)["activation_bytes"]
     pairs = 100 * case.config["num_experts_per_tok"]
     assert facts["activation_bytes"] == of_dense + 2 * 4 * pairs * (32 + 24)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [("2", "1 request of 32 tokens fits"), ("4", "2 requests of 32 tokens fit")],
+)
+def test_fit_counts_requests_in_words(
+    run_command: RunCommand, model: Path, blocks: str, words: str
+) -> None:
+    sizes = ("--max-model-len", "32", "--block-size", "16", "--num-blocks", blocks)
+
+    result = run_command("fit", str(model), *sizes)
+
+    assert f"{words} at once" in result.out, result.err

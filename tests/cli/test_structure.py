@@ -69,7 +69,11 @@ def test_generate_takes_what_the_text_must_be(
     [
         (["--regex", "a", "--choice", "b"], "expected one of json, "),
         (["--regex", "(?=b)"], r"got '\(\?=b\)': look-around"),
-        (["--json-schema", "no/such/file"], "--json-schema: expected a text file, got "),
+        (
+            ["--json-schema", "no/such/file"],
+            "--json-schema: expected a JSON schema or a text file, got 'no/such/file': No such",
+        ),
+        (["--grammar", 'root ::= "a"'], "--grammar: expected a text file, got 'root ::= "),
         (["--regex", "a{300}"], "needs at least 300 tokens, got --max-new-tokens=256"),
     ],
 )

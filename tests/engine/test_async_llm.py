@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -311,3 +312,24 @@ def test_async_slow_reader_keeps_its_neighbours_going_and_loses_nothing() -> Non
     outputs = run(main)
 
     assert len(tokens(outputs)) == 90
+
+
+def test_late_close_of_a_finished_stream_spares_the_next_request_of_its_id() -> None:
+    async def main(llm: AsyncLLM) -> list[RequestOutput]:
+        first = await llm.generate("abc", FIVE, request_id="x").start()
+        while llm.num_unfinished_requests:
+            await asyncio.sleep(0)
+        second = await llm.generate("abc", FIVE, request_id="x").start()
+        first.close()
+        may_go.set()
+        return await read(second)
+
+    def before_step(_: SchedulerOutput) -> None:
+        assert next(steps) < 6 or may_go.wait(PATIENCE_S), "the engine was never let go"
+
+    steps, may_go = itertools.count(), threading.Event()  # the first request has five steps
+
+    outputs = run(main, before_step=before_step)
+
+    assert reason(outputs[-1]) == "length"
+    assert tokens(outputs) == solo("abc")

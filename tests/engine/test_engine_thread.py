@@ -448,3 +448,17 @@ def test_thread_is_named_and_does_not_hold_the_process() -> None:
 
     assert (name, is_daemon) == ("pyvt-engine", True)
     run.end()
+
+
+def test_call_that_exits_ends_the_thread_and_its_caller() -> None:
+    """The caller waited for ever for a result that nobody gave."""
+    thread = EngineThread(engine_of())
+
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        thread.call(leave)
+
+    assert thread.shutdown(timeout_s=PATIENCE_S)
+    assert not thread.is_ready

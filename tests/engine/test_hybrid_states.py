@@ -67,7 +67,7 @@ def alone(engine: LLMEngine, prompt: list[int], params: SamplingParams) -> tuple
 
 
 @pytest.mark.parametrize("num_drafts", [0, 3])
-@pytest.mark.parametrize("num_requests", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_requests", [60, pytest.param(600, marks=pytest.mark.slow)])
 def test_random_traffic_in_a_tiny_pool_frees_everything_and_answers_alike(
     folder: Path, num_drafts: int, num_requests: int
 ) -> None:

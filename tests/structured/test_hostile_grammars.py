@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.structured import GrammarCompiler
+from pyvt.structured.closing import MAX_BYTES
 from pyvt.testing.fakes import FakeTokenizer
+from tests.structured.texts import compiled
 
 SCRIPT = """
 import json, resource, sys, time
@@ -118,3 +121,23 @@ def test_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     compiler.close()
 
     assert refused.value.param == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"regex": "(a{100}){100}"}, {"regex": "a{1000000000}"}, {"grammar": 'start: "a" start'}],
+)
+def test_text_that_is_forced_to_be_too_long_counts_in_the_shortest(
+    settings: dict[str, Any],
+) -> None:
+    """The search left no trace of a forced text, and the request ended with none of it."""
+    assert compiled(**settings).shortest == MAX_BYTES
+
+
+def test_grammar_that_cannot_go_on_allows_nothing() -> None:
+    """A failed matcher of the library lets the end through; that was taken for a whole text."""
+    matcher = compiled(regex="a{5}").start((), max_tokens=None)
+    matcher.advance(b"b")
+
+    assert matcher.error is not None
+    assert not matcher.masks((), 10).any()

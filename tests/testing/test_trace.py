@@ -132,8 +132,8 @@ def test_trace_of_packed_weights_finds_no_difference(
 
 
 def test_trace_unknown_backend_is_refused(path: Path) -> None:
-    with pytest.raises(ConfigError, match="'cuda' is unknown"):
-        trace_parity(str(path), "x", "numpy", "cuda", print=print)
+    with pytest.raises(ConfigError, match="'tpu' is unknown"):
+        trace_parity(str(path), "x", "numpy", "tpu", print=print)
 
 
 def test_trace_file_that_is_no_dump_is_refused(path: Path, tmp_path: Path) -> None:
