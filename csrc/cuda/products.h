@@ -115,7 +115,7 @@ struct MatrixProduct {
     sum += bias.get(column);
     if (gate.data != nullptr) {
       const float g = gate.at(row).get(column);
-      sum *= g / (1.0f + expf(-g));
+      sum *= g * inverse(1.0f + expf(-g));
     }
     out.at(row).set(column, sum);
   }
@@ -126,22 +126,28 @@ constexpr int kFewRows = 4;
 // Rows of x of a tile of products of many, and its columns of out.
 constexpr int kTileRows = 64, kTileColumns = 64;
 
-// Writes what a warp has of a tile as fragments of tensor cores: 16 rows from `first_row`, columns
-// from `first`.
+// Blocks of 128 threads of a multiprocessor at least. Where none is asked for, the compiler spills
+// a few registers to have more.
+constexpr int kBlocksOfProduct = 4;
+
+using TileSums = float[kTileRows][kTileColumns];
+
+// Writes a tile whose warps have fragments of tensor cores, 16 rows from `first_row` each; called
+// by all threads of a block. `sums` is shared, so that neighbours write neighbours.
 template <int kCount>
 PYVT_DEVICE void write_fragments(const MatrixProduct& p, const TileRows& tile, int first_row,
-                                 int first, const float (&sums)[kCount][4]) {
-  const int lane = threadIdx.x % kWarp;
+                                 int first_column, const float (&own)[kCount][4], TileSums& sums) {
+  const int row = first_row + threadIdx.x % kWarp / 4, column = threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = first_row + lane / 4 + i / 2 * 8;
-    if (r >= tile.count) continue;
-    const int row = p.schedule.row(tile.first + r);
+  for (int n = 0; n < kCount; ++n) {
 #pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      const int column = first + n * 8 + lane % 4 * 2 + i % 2;
-      if (column < p.weight.num_rows) p.write(row, column, sums[n][i]);
-    }
+    for (int i = 0; i < 4; ++i) sums[row + i / 2 * 8][n * 8 + column + i % 2] = own[n][i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < tile.count * kTileColumns; i += blockDim.x) {
+    const int r = i / kTileColumns, at = i % kTileColumns;
+    if (first_column + at >= p.weight.num_rows) continue;
+    p.write(p.schedule.row(tile.first + r), first_column + at, sums[r][at]);
   }
 }
 

@@ -221,7 +221,8 @@ struct PlainType<DType::kF16> {
 
 // `lanes` of a warp have an output, a power of two.
 template <DType kFormat, bool kIsQ8, int kRows>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(MatrixProduct p, int lanes) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfProduct)
+    few_rows_kernel(MatrixProduct p, int lanes) {
   using Format = Block<kFormat>;
   PYVT_SHARED(staged, Staged<kIsQ8, kRows>);
   const TileRows tile = p.schedule.tile(blockIdx.y);
@@ -249,14 +250,14 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(MatrixProduct p, int
       }
     }
   }
+  float own = 0.0f;  // of the row that the lane writes
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float sum = sums[r];
     for (int bits = lanes / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(kAllLanes, sum, bits);
-    if (has_column && sub == r && r < tile.count) {
-      p.write(p.schedule.row(tile.first + r), column, sum);
-    }
+    own = sub == r ? sum : own;
   }
+  if (has_column && sub < tile.count) p.write(p.schedule.row(tile.first + sub), column, own);
 }
 
 template <DType kFormat, bool kIsQ8>

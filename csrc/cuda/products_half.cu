@@ -151,7 +151,7 @@ PYVT_DEVICE void add_group(const Staged& staged, int g, int first_row, bool is_s
 }
 
 template <DType kFormat, typename T>
-__global__ void __launch_bounds__(kThreads) half_tile_kernel(MatrixProduct p) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfProduct) half_tile_kernel(MatrixProduct p) {
   PYVT_SHARED(staged, Staged);
   const TileRows tile = p.schedule.tile(blockIdx.y);
   if (tile.count == 0) return;
@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) half_tile_kernel(MatrixProduct p) {
     }
     __syncthreads();
   }
-  write_fragments(p, tile, first_row, first, sums);
+  static_assert(sizeof(Staged) >= sizeof(TileSums), "sums lie where columns were staged");
+  write_fragments(p, tile, first_row, first, sums, *reinterpret_cast<TileSums*>(&staged));
 }
 
 }  // namespace
