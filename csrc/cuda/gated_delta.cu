@@ -1,8 +1,8 @@
 // Gated DeltaNet: gdn_gate, gated_delta_rule, gated_delta_net.
 //
 // contract  the references of pyvt/ops/gated_delta.py; state and sums in f32, one rounding
-// layout    states [B, Hv, Dk, Dv] of any stride, read and written in place through slots; heads,
-//           gates and out of any stride, as views of a wider row are
+// layout    states [B, Hv, Dk, Dv], columns of a row side by side, read and written in place
+//           through slots; heads, gates and out of any stride, as views of a wider row are
 // work      a block walks over the tokens of a request with columns of a head's state in registers:
 //           four threads a column (eight where keys are above 128), each a part of its rows.
 //           Queries, keys (normed here) and values of 8 tokens at a time in shared memory; between
@@ -25,7 +25,8 @@ namespace {
 constexpr int kColumns = 32;  // of a block of long requests
 constexpr int kTokens = 8;    // staged at a time
 constexpr int kMaxThreads = 512;
-constexpr int kMaxColumns = 128;  // of a block
+constexpr int kMaxColumns = 128;     // of a block
+constexpr int kMaxKeysOfFour = 128;  // size of a key that four threads have
 constexpr int kGateThreads = 128;
 constexpr float kL2Eps = 1e-6f;
 
@@ -213,7 +214,7 @@ PYVT_DEVICE void write_state(const DeltaCall& c, const Place& at, int slot,
 }
 
 template <int kRows, int kParts, Delta kDelta>
-__global__ void __launch_bounds__(kMaxThreads) delta_kernel(DeltaCall c) {
+__global__ void __launch_bounds__(kMaxThreads, 1) delta_kernel(DeltaCall c) {
   PYVT_SHARED(tokens, Tokens<kRows, kParts>);
   PYVT_SHARED(parts, float[kMaxThreads / kWarp]);
   const int num_columns = blockDim.x / kParts, size = static_cast<int>(c.v.head_dim);
@@ -262,22 +263,20 @@ void launch_sized(Context& context, const char* op, const DeltaCall& c, int colu
                  dim3(static_cast<unsigned>(columns * kParts)), 0, c);
 }
 
-// Threads of a column, for keys of a size.
-int parts_for(int64_t key_size) { return key_size <= 128 ? 4 : 8; }
-
-// Whether a block can have all columns of a head.
+// Whether a block can have all columns of a head, and registers enough to norm them.
 bool has_one_block(const DeltaCall& c) {
-  return c.v.head_dim <= kMaxThreads / parts_for(c.k.head_dim) && c.v.head_dim <= kMaxColumns;
+  return c.v.head_dim <= kMaxColumns && c.k.head_dim <= kMaxKeysOfFour;
 }
 
 template <Delta kDelta>
 void launch(Context& context, const char* op, const DeltaCall& c) {
   const auto size = static_cast<int>(c.v.head_dim), keys = static_cast<int>(c.k.head_dim);
   const int columns = kDelta == Delta::kNormed ? (size + 7) / 8 * 8 : kColumns;
-  PYVT_CHECK(op, keys <= 256, "k: expected keys of at most 256, got ", keys);
+  PYVT_CHECK(op, keys <= 2 * kMaxKeysOfFour, "k: expected keys of at most ", 2 * kMaxKeysOfFour,
+             ", got ", keys);
   if (keys <= 32) return launch_sized<8, 4, kDelta>(context, op, c, columns);
-  if (keys <= 128) return launch_sized<32, 4, kDelta>(context, op, c, columns);
-  launch_sized<32, 8, kDelta>(context, op, c, columns);
+  if (keys <= kMaxKeysOfFour) return launch_sized<32, 4, kDelta>(context, op, c, columns);
+  if constexpr (kDelta != Delta::kNormed) launch_sized<32, 8, kDelta>(context, op, c, columns);
 }
 
 Gates gates_of(const char* op, const char* name, const TensorView& x, const TensorView& v) {

@@ -7,12 +7,11 @@
 //           products of schedules (products.h): few pairs one by one, more sorted by expert on the
 //           device, in tiles of 4 or 64 rows; up's product multiplies by silu(gate); then each
 //           token's parts are added in the order of its ids
-// estimate  a decode step of B tokens reads min(B·K, E) experts: 3·I·H weights each.
-// Qwen3.6-35B-A3B
-//           at B = 1 in Q4_K: 8 · 3 · 512 · 2048 · 4.5 bits are 14 MB a layer, 3.3 us at 4.3 TB/s;
-//           at B = 64 222 experts, 393 MB, 91 us. Prefill: 6·I·H·K operations a token and layer,
-//           50 MFLOP; scratch of a pair is written and read once, 4·(I + H) bytes each
-// launches  router 1; experts 4 for up to 32 pairs, else 5, and 2 more for tiles with act=q8;
+// estimate  a decode step of B tokens reads min(B·K, E) experts of 3·I·H weights: at the sizes of
+//           Qwen3.6-35B-A3B in Q4_K and B = 1, 8 · 3 · 512 · 2048 · 4.5 bits are 14 MB a layer,
+//           3.3 us at 4.3 TB/s; at B = 64 222 experts, 393 MB, 91 us. Prefill: 6·I·H·K operations a
+//           token and layer, 50 MFLOP; scratch of a pair, 4·(I + H) bytes, is written and read once
+// launches  router 1; experts 4 for up to 32 pairs, else 5, and 2 more with act=q8;
 //           shared expert 1
 // source    Shazeer et al. 2017, arXiv:1701.06538
 #include "cuda/device/logits.cuh"
@@ -30,47 +29,63 @@ constexpr int64_t kMaxPairs = 16384;
 // So few that sorting costs more than it saves.
 constexpr int64_t kMaxUnsorted = 32;
 
+// [T, K] f32 and i32.
+struct Chosen {
+  float* weights = nullptr;
+  int32_t* ids = nullptr;
+  int64_t weights_stride = 0, weight_stride = 0, ids_stride = 0, id_stride = 0;
+
+  PYVT_DEVICE float& weight(int64_t token, int k) const {
+    return weights[token * weights_stride + k * weight_stride];
+  }
+  PYVT_DEVICE int32_t& id(int64_t token, int k) const {
+    return ids[token * ids_stride + k * id_stride];
+  }
+};
+
 // NaN counts as the lowest value.
 PYVT_DEVICE unsigned long long router_key(float logit, int64_t expert) {
   return rank_key(isnan(logit) ? -INFINITY : logit, expert);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kRouterWarps* kWarp)
-    router_kernel(Rows weights, int32_t* ids, int64_t ids_stride, int64_t id_stride, Rows logits,
-                  int top_k, bool is_renormalized) {
+    router_kernel(Chosen chosen, Rows logits, int top_k, bool is_renormalized) {
   const int64_t token = int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / kWarp;
   if (token >= logits.num_rows) return;
   const int lane = threadIdx.x % kWarp;
   const int num_experts = static_cast<int>(logits.length);
-  const Row row = logits.at(token), to = weights.at(token);
+  const T* row = static_cast<const T*>(logits.data) + logits.row(token);
+  const auto logit_of = [&](int expert) { return load(row[expert * logits.stride]); };
   float largest = -INFINITY, sum = 0.0f, sum_of_chosen = 0.0f;
   bool has_nan = false;
   for (int e = lane; e < num_experts; e += kWarp) {
-    const float logit = row.get(e);
+    const float logit = logit_of(e);
     has_nan = has_nan || isnan(logit);
     largest = logit > largest ? logit : largest;
   }
   largest = __any_sync(kAllLanes, has_nan) ? NAN : warp_max(largest);
-  for (int e = lane; e < num_experts; e += kWarp) sum += expf(row.get(e) - largest);
-  const float factor = 1.0f / warp_sum(sum);
+  for (int e = lane; e < num_experts; e += kWarp) sum += expf(logit_of(e) - largest);
+  const float factor = inverse(warp_sum(sum));
   unsigned long long last = ~0ull;
   for (int k = 0; k < top_k; ++k) {
     unsigned long long best = 0;
     for (int e = lane; e < num_experts; e += kWarp) {
-      const unsigned long long key = router_key(row.get(e), e);
+      const unsigned long long key = router_key(logit_of(e), e);
       best = key < last && key > best ? key : best;
     }
     last = best = warp_max(best);
     const auto expert = static_cast<int32_t>(token_of(best));
-    const float share = expf(row.get(expert) - largest) * factor;
+    const float share = expf(logit_of(expert) - largest) * factor;
     sum_of_chosen += share;
-    if (lane != k % kWarp) continue;
-    ids[token * ids_stride + k * id_stride] = expert;
-    to.set(k, share);
+    if (lane == k % kWarp) {
+      chosen.id(token, k) = expert;
+      chosen.weight(token, k) = share;
+    }
   }
   if (!is_renormalized) return;
-  const float share = 1.0f / sum_of_chosen;
-  for (int k = lane; k < top_k; k += kWarp) to.set(k, to.get(k) * share);
+  const float share = inverse(sum_of_chosen);
+  for (int k = lane; k < top_k; k += kWarp) chosen.weight(token, k) *= share;
 }
 
 // Sorts the pairs by expert and lists tiles of up to `height` of them; one block. `counts` of
@@ -196,10 +211,10 @@ class Pairs {
                    schedule_.num_rows, num_experts, height, schedule_.num_tiles);
   }
 
-  // Rows of x in int8, where tiles are to be multiplied by codes.
+  // Rows of x in int8, where products are of codes.
   void quantize(const Rows& x, bool is_used) {
     codes_.reset();
-    if (!is_used || schedule_.height < kTileRows) return;
+    if (!is_used || schedule_.height == 1) return;
     const size_t size = as_size(x.num_rows * x.length);
     codes_ = context_.take(size + size / kQ8Group * sizeof(float));
     codes_at_ = static_cast<int8_t*>(codes_->data());
@@ -266,17 +281,22 @@ void run_experts(Context& context, const char* op, const TensorView& out, const 
 void router_topk(Context& context, TensorView weights, TensorView ids, TensorView logits,
                  int64_t top_k, int64_t renormalize) {
   const char* op = "router_topk";
-  const Rows to = rows_of(op, "weights", weights), from = rows_of(op, "logits", logits);
+  const Rows from = rows_of(op, "logits", logits);
   PYVT_CHECK(op, logits.rank == 2 && top_k >= 1 && top_k <= from.length, "top_k: expected 1 to ",
              from.length);
-  PYVT_CHECK(op, ids.rank == 2 && ids.dtype == DType::kI32, "ids: expected i32 [T, K]");
-  PYVT_CHECK(op,
-             to.num_rows == from.num_rows && ids.shape[0] == from.num_rows && to.length == top_k &&
-                 ids.shape[1] == top_k,
-             "weights, ids: expected [", from.num_rows, ", ", top_k, "]");
-  context.launch(op, &router_kernel, dim3(blocks_for(from.num_rows, kRouterWarps)),
-                 dim3(kRouterWarps * kWarp), 0, to, ids.as<int32_t>(), ids.stride[0], ids.stride[1],
-                 from, static_cast<int>(top_k), renormalize != 0);
+  const auto is_chosen = [&](const TensorView& view, DType dtype) {
+    return view.rank == 2 && view.dtype == dtype && view.shape[0] == from.num_rows &&
+           view.shape[1] == top_k;
+  };
+  PYVT_CHECK(op, is_chosen(weights, DType::kF32) && is_chosen(ids, DType::kI32),
+             "weights, ids: expected f32 and i32 [", from.num_rows, ", ", top_k, "]");
+  const Chosen chosen = {weights.as<float>(), ids.as<int32_t>(), weights.stride[0],
+                         weights.stride[1],   ids.stride[0],     ids.stride[1]};
+  with_float(from.dtype, [&](auto type) {
+    context.launch(op, &router_kernel<decltype(type)>,
+                   dim3(blocks_for(from.num_rows, kRouterWarps)), dim3(kRouterWarps * kWarp), 0,
+                   chosen, from, static_cast<int>(top_k), renormalize != 0);
+  });
 }
 
 void fused_experts(Context& context, TensorView out, TensorView x, TensorView expert_ids,

@@ -98,8 +98,8 @@ struct Bias {
   }
 };
 
-// out = product + bias, or silu(gate) · product where a gate is given. With codes, x is in int8:
-// [rows of x][K] and scales [rows of x][K / 32].
+// out = product + bias, or silu(gate) · product where a gate is given. In int8 x is multiplied as
+// codes [rows of x][K] with scales [rows of x][K / 32]; tiles of one row make them by themselves.
 struct MatrixProduct {
   Rows out, x, gate;
   Matrices weight;
@@ -115,7 +115,7 @@ struct MatrixProduct {
     sum += bias.get(column);
     if (gate.data != nullptr) {
       const float g = gate.at(row).get(column);
-      sum *= g / (1.0f + expf(-g));
+      sum *= g * inverse(1.0f + expf(-g));
     }
     out.at(row).set(column, sum);
   }
@@ -123,8 +123,41 @@ struct MatrixProduct {
 
 // Rows of x of a tile that kernels for few rows take.
 constexpr int kFewRows = 4;
-// Rows of x of a tile of products of many.
-constexpr int kTileRows = 64;
+// Rows of x of a tile of products of many, and its columns of out.
+constexpr int kTileRows = 64, kTileColumns = 64;
+
+// Blocks of 128 threads of a multiprocessor at least. Where none is asked for, the compiler spills
+// a few registers to have more.
+constexpr int kBlocksOfProduct = 4;
+
+using TileSums = float[kTileRows][kTileColumns];
+
+// Writes a tile whose warps have fragments of tensor cores, 16 rows from `first_row` each; called
+// by all threads of a block. `sums` is shared, so that neighbours write neighbours.
+template <int kCount>
+PYVT_DEVICE void write_fragments(const MatrixProduct& p, const TileRows& tile, int first_row,
+                                 int first_column, const float (&own)[kCount][4], TileSums& sums) {
+  const int row = first_row + threadIdx.x % kWarp / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[row + i / 2 * 8][n * 8 + column + i % 2] = own[n][i];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < tile.count * kTileColumns; i += blockDim.x) {
+    const int r = i / kTileColumns, at = i % kTileColumns;
+    if (first_column + at >= p.weight.num_rows) continue;
+    p.write(p.schedule.row(tile.first + r), first_column + at, sums[r][at]);
+  }
+}
+
+// A block for each tile of 64 by 64.
+inline void launch_tiles(Context& context, const char* op, void (*kernel)(MatrixProduct),
+                         unsigned threads, const MatrixProduct& product) {
+  const dim3 grid(blocks_for(product.weight.num_rows, kTileColumns),
+                  static_cast<unsigned>(product.schedule.num_tiles));
+  context.launch(op, kernel, grid, dim3(threads), 0, product);
+}
 
 // Launches of one product; the height of the schedule is 1 or kFewRows, or kTileRows.
 void multiply_few_rows(Context& context, const char* op, const MatrixProduct& product);

@@ -4,7 +4,8 @@
 //           columns, whole-number dots, f32 sums; one rounding at the end
 // layout    rows of the weight as in a file, read once; x and out rows of any stride
 // work      8 to 32 lanes an output, each 32 columns at a time (8 of a plain weight); 2,048 columns
-//           of x, or their int8 codes, in shared memory at a time
+//           of x, or their int8 codes, in shared memory at a time. A block quantises a single row
+//           of x by itself; several come as codes
 // estimate  the weight's bytes: Q4_K has 4.5 bits, so 4096 × 4096 are 9.4 MB and take 2.2 us at
 //           4.3 TB/s, bf16 33.6 MB and 7.8 us. Decoding a weight and an f32 product take about 3
 //           operations, and 7.6e12 weights/s are to be had: 80 % of the issue slots of 132 SMs; an
@@ -81,13 +82,18 @@ PYVT_DEVICE void stage(const MatrixProduct& p, const TileRows& tile, int start, 
   const int lane = threadIdx.x % kWarp;
   for (int i = threadIdx.x / kWarp; i < kRows * num_groups; i += kWarps) {
     const int r = i / num_groups, g = i % num_groups, column = start + g * kGroup + lane;
-    float value = 0.0f;
-    if (r < tile.count && column < p.weight.num_cols) {
-      value = p.x.at(p.schedule.row(tile.first + r) / p.schedule.per_x_row).get(column);
-    }
-    float scale = 1.0f;
+    const bool is_in = r < tile.count && column < p.weight.num_cols;
+    const int64_t row = is_in ? p.schedule.row(tile.first + r) / p.schedule.per_x_row : 0;
+    float value = 0.0f, scale = 1.0f;
+    if (is_in && (!kIsQ8 || kRows == 1)) value = p.x.at(row).get(column);
     if constexpr (kIsQ8) {
-      const Code found = quantize(value);
+      Code found = {0, 0.0f};
+      if constexpr (kRows == 1) {
+        found = quantize(value);
+      } else if (is_in) {
+        const int64_t at = row * p.weight.num_cols + column;
+        found = {p.codes[at], p.scales[at / kGroup]};
+      }
       to->codes[r][g][lane] = static_cast<int8_t>(found.code);
       if (lane == 0) to->scales[r][g] = found.scale;
       value = static_cast<float>(found.code);
@@ -215,7 +221,8 @@ struct PlainType<DType::kF16> {
 
 // `lanes` of a warp have an output, a power of two.
 template <DType kFormat, bool kIsQ8, int kRows>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(MatrixProduct p, int lanes) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfProduct)
+    few_rows_kernel(MatrixProduct p, int lanes) {
   using Format = Block<kFormat>;
   PYVT_SHARED(staged, Staged<kIsQ8, kRows>);
   const TileRows tile = p.schedule.tile(blockIdx.y);
@@ -243,14 +250,14 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(MatrixProduct p, int
       }
     }
   }
+  float own = 0.0f;  // of the row that the lane writes
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float sum = sums[r];
     for (int bits = lanes / 2; bits > 0; bits /= 2) sum += __shfl_xor_sync(kAllLanes, sum, bits);
-    if (has_column && sub == r && r < tile.count) {
-      p.write(p.schedule.row(tile.first + r), column, sum);
-    }
+    own = sub == r ? sum : own;
   }
+  if (has_column && sub < tile.count) p.write(p.schedule.row(tile.first + sub), column, own);
 }
 
 template <DType kFormat, bool kIsQ8>

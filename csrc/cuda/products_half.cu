@@ -18,7 +18,7 @@
 namespace pyvt::cuda {
 namespace {
 
-constexpr int kThreads = 128, kColumns = 64, kGroups = 2;
+constexpr int kThreads = 128, kColumns = kTileColumns, kGroups = 2;
 constexpr int kRowsOfWarp = 16, kTiles = kColumns / 8;
 constexpr int kPairs = kGroup / 2;  // words of a group: two neighbours each
 // Words of a row; rows are four banks apart from a multiple of 32.
@@ -151,12 +151,12 @@ PYVT_DEVICE void add_group(const Staged& staged, int g, int first_row, bool is_s
 }
 
 template <DType kFormat, typename T>
-__global__ void __launch_bounds__(kThreads) half_tile_kernel(MatrixProduct p) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfProduct) half_tile_kernel(MatrixProduct p) {
   PYVT_SHARED(staged, Staged);
   const TileRows tile = p.schedule.tile(blockIdx.y);
   if (tile.count == 0) return;
   const int first = blockIdx.x * kColumns;
-  const int lane = threadIdx.x % kWarp, first_row = threadIdx.x / kWarp * kRowsOfWarp;
+  const int first_row = threadIdx.x / kWarp * kRowsOfWarp;
   float sums[kTiles][4] = {};
   for (int start = 0; start < p.weight.num_cols; start += 2 * kRowWords) {
     stage_x<T, Block<kFormat>::kHasMin>(p, tile, start, &staged);
@@ -169,17 +169,8 @@ __global__ void __launch_bounds__(kThreads) half_tile_kernel(MatrixProduct p) {
     }
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = first_row + lane / 4 + i / 2 * 8;
-    if (r >= tile.count) continue;
-    const int row = p.schedule.row(tile.first + r);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const int column = first + n * 8 + lane % 4 * 2 + i % 2;
-      if (column < p.weight.num_rows) p.write(row, column, sums[n][i]);
-    }
-  }
+  static_assert(sizeof(Staged) >= sizeof(TileSums), "sums lie where columns were staged");
+  write_fragments(p, tile, first_row, first, sums, *reinterpret_cast<TileSums*>(&staged));
 }
 
 }  // namespace
@@ -193,11 +184,7 @@ bool takes_half_tiles(const MatrixProduct& product) {
 
 void multiply_half_tiles(Context& context, const char* op, MatrixProduct product) {
   product.is_split = product.x.dtype != DType::kBF16 && product.weight.dtype != DType::kF16;
-  const dim3 grid(blocks_for(product.weight.num_rows, kColumns),
-                  static_cast<unsigned>(product.schedule.num_tiles));
-  const auto run = [&](auto kernel) {
-    context.launch(op, kernel, grid, dim3(kThreads), 0, product);
-  };
+  const auto run = [&](auto kernel) { launch_tiles(context, op, kernel, kThreads, product); };
   switch (product.weight.dtype) {
 #define PYVT_RUN(name) \
   case DType::name:    \

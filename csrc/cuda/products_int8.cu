@@ -16,7 +16,7 @@
 namespace pyvt::cuda {
 namespace {
 
-constexpr int kThreads = 128, kColumns = 64, kGroups = 4;
+constexpr int kThreads = 128, kColumns = kTileColumns, kGroups = 4;
 constexpr int kRowsOfWarp = 16, kTiles = kColumns / 8;
 // Words of a row of codes; rows are four banks apart from a multiple of 32.
 constexpr int kStride = kGroups * kWords + 4;
@@ -119,12 +119,12 @@ PYVT_DEVICE void add_group(const Staged& staged, int g, int first_row, float (&s
 }
 
 template <DType kFormat>
-__global__ void __launch_bounds__(kThreads) int8_tile_kernel(MatrixProduct p) {
+__global__ void __launch_bounds__(kThreads, kBlocksOfProduct) int8_tile_kernel(MatrixProduct p) {
   PYVT_SHARED(staged, Staged);
   const TileRows tile = p.schedule.tile(blockIdx.y);
   if (tile.count == 0) return;
   const int first = blockIdx.x * kColumns, of_row = p.weight.num_cols / kGroup;
-  const int lane = threadIdx.x % kWarp, first_row = threadIdx.x / kWarp * kRowsOfWarp;
+  const int first_row = threadIdx.x / kWarp * kRowsOfWarp;
   float sums[kTiles][4] = {};
   for (int start = 0; start < of_row; start += kGroups) {
     stage_x<Block<kFormat>::kHasMin>(p, tile, start, of_row, &staged);
@@ -136,27 +136,14 @@ __global__ void __launch_bounds__(kThreads) int8_tile_kernel(MatrixProduct p) {
     }
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = first_row + lane / 4 + i / 2 * 8;
-    if (r >= tile.count) continue;
-    const int row = p.schedule.row(tile.first + r);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const int column = first + n * 8 + lane % 4 * 2 + i % 2;
-      if (column < p.weight.num_rows) p.write(row, column, sums[n][i]);
-    }
-  }
+  static_assert(sizeof(Staged) >= sizeof(TileSums), "sums lie where columns were staged");
+  write_fragments(p, tile, first_row, first, sums, *reinterpret_cast<TileSums*>(&staged));
 }
 
 }  // namespace
 
 void multiply_int8_tiles(Context& context, const char* op, const MatrixProduct& product) {
-  const dim3 grid(blocks_for(product.weight.num_rows, kColumns),
-                  static_cast<unsigned>(product.schedule.num_tiles));
-  const auto run = [&](auto kernel) {
-    context.launch(op, kernel, grid, dim3(kThreads), 0, product);
-  };
+  const auto run = [&](auto kernel) { launch_tiles(context, op, kernel, kThreads, product); };
   switch (product.weight.dtype) {
 #define PYVT_RUN(name) \
   case DType::name:    \

@@ -12,7 +12,7 @@
 namespace pyvt::cuda {
 namespace {
 
-constexpr int kThreads = 256, kOwn = 4, kColumns = 64;
+constexpr int kThreads = 256, kOwn = 4, kColumns = kTileColumns;
 constexpr int kDepth = 2 * kGroup, kStride = kTileRows + 1;
 constexpr int kStep = kTileRows / kOwn;
 
@@ -93,11 +93,7 @@ __global__ void __launch_bounds__(kThreads) tile_kernel(MatrixProduct p) {
 }  // namespace
 
 void multiply_tiles(Context& context, const char* op, const MatrixProduct& product) {
-  const dim3 grid(blocks_for(product.weight.num_rows, kColumns),
-                  static_cast<unsigned>(product.schedule.num_tiles));
-  const auto run = [&](auto kernel) {
-    context.launch(op, kernel, grid, dim3(kThreads), 0, product);
-  };
+  const auto run = [&](auto kernel) { launch_tiles(context, op, kernel, kThreads, product); };
   switch (product.weight.dtype) {
 #define PYVT_RUN(name) \
   case DType::name:    \

@@ -2,11 +2,10 @@
 //
 // contract  the references of pyvt/ops/quant_gguf.py
 // layout    rows of blocks as in a file; x and out rows of any stride
-// work      products: products_few.cu up to 8 rows of x, four at a time, else products_tile.cu.
-//           Rows by id: a block per token, a thread per 32 columns
-// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB, so rows by id are latency,
-//           2 us
-// launches  1; many rows with act=q8 have one more that quantises x
+// work      products: products_few.cu up to 8 rows of x, four at a time, else tiles. Rows by id: a
+//           block per token, a thread per 32 columns
+// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB: rows by id are latency, 2 us
+// launches  1; more than one row with act=q8 2: x is quantised first
 // source    ggml ggml_mul_mat, ggml_get_rows
 #include "cuda/device/blocks.cuh"
 #include "cuda/device/index.cuh"
@@ -75,7 +74,7 @@ void quant_linear(Context& context, TensorView out, TensorView x, BlockMatrix we
                     : schedule.num_rows <= kMaxFewRows ? kFewRows
                                                        : kTileRows;
   schedule.num_tiles = (schedule.num_rows + schedule.height - 1) / schedule.height;
-  if (schedule.height < kTileRows || !product.is_q8) return multiply(context, op, product);
+  if (schedule.height == 1 || !product.is_q8) return multiply(context, op, product);
   const auto size = static_cast<size_t>(x.size());
   const auto codes = context.take(size), scales = context.take(size / kGroup * sizeof(float));
   product.codes = static_cast<int8_t*>(codes->data());

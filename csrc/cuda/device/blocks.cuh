@@ -389,11 +389,18 @@ PYVT_DEVICE void decode_row(const uint8_t* row, int group, Group* out) {
                         out);
 }
 
+// An e4m3 byte: its exponent and mantissa as those of an f32 2^120 times too small; 127 is NaN.
+PYVT_DEVICE float e4m3(uint32_t code) {
+  const uint32_t size = code & 0x7f;
+  const float value = f32_of_bits((code & 0x80) << 24 | size << 20) * 0x1p120f;
+  return size == 0x7f ? NAN : value;
+}
+
 template <DType kFormat>
 PYVT_DEVICE float code_of(uint32_t word, int byte) {
   const auto code = static_cast<uint8_t>(word >> 8 * byte);
   if constexpr (Block<kFormat>::kHasCodes) return static_cast<float>(static_cast<int8_t>(code));
-  return load(fp8{code});
+  return e4m3(code);
 }
 
 // Column i of a group, to the bit as the reference forms it.

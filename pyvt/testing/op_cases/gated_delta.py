@@ -121,6 +121,7 @@ LARGE_CASES: dict[str, StateCase] = {
     "qwen36_tiled": (slot_arrays([2], [0]), (2, 6, 128, 128), "tiled"),
     "wide_value": (slot_arrays([3]), (1, 2, 16, 150), "grouped"),
     "blocks_of_tokens": (slot_arrays([130, 3]), (1, 2, 32, 40), "grouped"),
+    "wide_keys": (slot_arrays([1, 3], [0, -1], num_slots=3), (1, 2, 160, 24), "grouped"),
 }
 
 CASES = (

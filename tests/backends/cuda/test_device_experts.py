@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyvt.config import engine_config
 from pyvt.config.model import ModelConfig
 from pyvt.dispatch import reference_call_counts, use_backend
-from pyvt.engine.build import build_engine
-from pyvt.engine.llm_engine import LLMEngine
-from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import BF16, DTYPES, F32, F64, DType
 from pyvt.testing.checkpoints import write_gguf
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelCase
@@ -20,6 +16,7 @@ from pyvt.testing.model_runs import all_logits, gguf_metadata, load_case, write_
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.tolerance import compare
 from pyvt.weights.gguf_names import gguf_name
+from tests.backends.cuda.device_engine import engine_on, tokens_of
 from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE
 from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
 
@@ -139,25 +136,6 @@ def hybrid_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(folder, config=HYBRID_CONFIG))
 
 
-def _engine_on(path: str, backend: str, **settings: Any) -> LLMEngine:
-    config = engine_config(path, backend=backend, num_blocks=48, max_model_len=64, **settings)
-    return build_engine(config)
-
-
-def _texts(engine: LLMEngine, **sampling: Any) -> list[tuple[int, ...]]:
-    for i, prompt in enumerate(PROMPTS):
-        params = SamplingParams(max_tokens=8, ignore_eos=True, seed=i, **sampling)
-        engine.add_request(str(i), prompt, params)
-    found = {}
-    while engine.has_unfinished_requests:
-        found |= {
-            output.request_id: tuple(output.outputs[0].token_ids)
-            for output in engine.step()
-            if output.finished
-        }
-    return [found[str(i)] for i in range(len(PROMPTS))]
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", [None, "mtp", "ngram"])
 def test_hybrid_engine_gives_the_tokens_of_the_reference(
@@ -165,19 +143,28 @@ def test_hybrid_engine_gives_the_tokens_of_the_reference(
 ) -> None:
     """States go back over wrong drafts; the head's hidden states stay on the device."""
     settings = {} if method is None else {"method": method, "num_speculative_tokens": 2}
-    want = _texts(_engine_on(hybrid_path, "numpy"), temperature=temperature)
+    want = tokens_of(engine_on(hybrid_path, "numpy"), PROMPTS, temperature=temperature)
 
-    engine = _engine_on(hybrid_path, NAME, **settings)
+    engine = engine_on(hybrid_path, NAME, **settings)
 
-    assert _texts(engine, temperature=temperature) == want
+    assert tokens_of(engine, PROMPTS, temperature=temperature) == want
+
+
+@pytest.mark.parametrize("kv_dtype", ["bf16", "fp8_e4m3"])
+def test_hybrid_engine_with_narrow_keys(hybrid_path: str, kv_dtype: str) -> None:
+    want = tokens_of(engine_on(hybrid_path, "numpy", kv_dtype=kv_dtype), PROMPTS, temperature=0.0)
+
+    engine = engine_on(hybrid_path, NAME, kv_dtype=kv_dtype)
+
+    assert tokens_of(engine, PROMPTS, temperature=0.0) == want
 
 
 def test_graphs_of_a_hybrid_model_equal_eager_steps(hybrid_path: str) -> None:
-    engines = [_engine_on(hybrid_path, NAME) for _ in range(2)]
+    engines = [engine_on(hybrid_path, NAME) for _ in range(2)]
     graphs = [engine.core.runner.graphs for engine in engines]
     graphs[1].is_enabled = False
 
-    captured, eager = (_texts(engine, temperature=0.7) for engine in engines)
+    captured, eager = (tokens_of(engine, PROMPTS, temperature=0.7) for engine in engines)
 
     assert captured == eager
     assert graphs[0].num_replays > 0

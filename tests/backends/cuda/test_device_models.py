@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from pyvt.config import engine_config
 from pyvt.dispatch import reference_call_counts, use_backend
-from pyvt.engine.build import build_engine
-from pyvt.engine.llm_engine import LLMEngine
-from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import BF16, F16, F32, DType
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME
 from pyvt.testing.model_runs import all_logits, load_case, write_case
 from pyvt.testing.tolerance import compare
+from tests.backends.cuda.device_engine import engine_on, tokens_of
 from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE
 from tests.engine.tiny_model import write_tiny_model
 
@@ -33,25 +30,6 @@ def numpy_again() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m"))
-
-
-def engine_on(path: str, backend: str) -> LLMEngine:
-    return build_engine(engine_config(path, backend=backend, num_blocks=48, max_model_len=64))
-
-
-def texts(engine: LLMEngine, **sampling: object) -> list[tuple[int, ...]]:
-    """The tokens of all prompts, run together."""
-    for i, prompt in enumerate(PROMPTS):
-        params = SamplingParams(max_tokens=8, ignore_eos=True, seed=i, **sampling)
-        engine.add_request(str(i), prompt, params)
-    found = {}
-    while engine.has_unfinished_requests:
-        found |= {
-            output.request_id: tuple(output.outputs[0].token_ids)
-            for output in engine.step()
-            if output.finished
-        }
-    return [found[str(i)] for i in range(len(PROMPTS))]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -89,9 +67,9 @@ SAMPLINGS = {
 def test_engine_gives_the_tokens_of_the_reference(
     sampling: dict[str, object], tiny_path: str
 ) -> None:
-    want = texts(engine_on(tiny_path, "numpy"), **sampling)
+    want = tokens_of(engine_on(tiny_path, "numpy"), PROMPTS, **sampling)
 
-    assert texts(engine_on(tiny_path, NAME), **sampling) == want
+    assert tokens_of(engine_on(tiny_path, NAME), PROMPTS, **sampling) == want
 
 
 def test_steps_from_graphs_equal_eager_steps(tiny_path: str) -> None:
@@ -99,7 +77,7 @@ def test_steps_from_graphs_equal_eager_steps(tiny_path: str) -> None:
     graphs = [engine.core.runner.graphs for engine in engines]
     graphs[1].is_enabled = False
 
-    captured, eager = (texts(engine, temperature=0.7) for engine in engines)
+    captured, eager = (tokens_of(engine, PROMPTS, temperature=0.7) for engine in engines)
 
     assert captured == eager
     assert (graphs[0].num_replays, graphs[1].num_replays) == (6, 0)
