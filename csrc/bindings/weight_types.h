@@ -65,4 +65,18 @@ inline bool is_instance_of(py::handle source, PyObject* type) {
   return reinterpret_cast<PyObject*>(Py_TYPE(source.ptr())) == type;
 }
 
+// Reads the blocks of a QuantTensor, as arrays or tensors of a device: whatever the module's caster
+// of TensorView takes.
+template <typename BlockMatrix>
+bool read_blocks(py::handle source, bool convert, BlockMatrix* found) {
+  if (!is_instance_of(source, weight_types().quant_tensor)) return false;
+  if (!dtype_of_weight(source, &found->dtype)) return false;
+  py::detail::make_caster<decltype(found->blocks)> blocks;
+  if (!blocks.load(source.attr("blocks"), convert)) return false;
+  found->blocks = py::detail::cast_op<decltype(found->blocks)&>(blocks);
+  const py::tuple shape = source.attr("shape");
+  found->num_cols = shape[shape.size() - 1].cast<int64_t>();
+  return found->blocks.has_value();
+}
+
 }  // namespace pyvt::bindings

@@ -45,15 +45,7 @@ struct type_caster<pyvt::cpu::BlockMatrix> {
   PYBIND11_TYPE_CASTER(pyvt::cpu::BlockMatrix, const_name("QuantTensor"));
 
   bool load(handle source, bool convert) {
-    using namespace pyvt::bindings;
-    if (!is_instance_of(source, weight_types().quant_tensor)) return false;
-    if (!dtype_of_weight(source, &value.dtype)) return false;
-    make_caster<pyvt::TensorView> blocks;
-    if (!blocks.load(source.attr("blocks"), convert)) return false;
-    value.blocks = cast_op<pyvt::TensorView&>(blocks);
-    const tuple shape = source.attr("shape");
-    value.num_cols = shape[shape.size() - 1].cast<int64_t>();
-    return true;
+    return pyvt::bindings::read_blocks(source, convert, &value);
   }
 };
 

@@ -1,5 +1,7 @@
 """Every op of the CUDA backend equals the reference; on the emulator a simulated result."""
 
+from typing import Any
+
 import pytest
 
 from pyvt.dispatch import use_backend
@@ -9,6 +11,9 @@ from pyvt.testing.tolerance import compare
 from tests.backends.cuda.under_test import IS_THERE, NAME, NEEDS_DEVICE, native
 
 pytestmark = [NEEDS_DEVICE]
+
+# f64 and casts from fp8 are the reference's; formats of code books have no kernel yet.
+WITHOUT_KERNELS = ("float64", "float8", "iq2_", "iq3_")
 
 OP_DTYPES = {op: text.split() for op, text in native().OPS.items()} if IS_THERE else {}
 
@@ -20,16 +25,23 @@ CASES = [
 ]
 
 
+def outputs_on_device(case: OpCase, dtype: str) -> dict[str, Any]:
+    """The outputs of a case; it is skipped where an argument has a dtype without kernels."""
+    try:
+        return run_case_on(native(), case, case.inputs(dtype))
+    except UnsupportedError as error:
+        if not any(name in str(error) for name in WITHOUT_KERNELS):
+            raise
+        pytest.skip(f"an argument has a dtype without kernels: {error}")
+
+
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_device_op_equals_the_reference(case: OpCase, dtype: str) -> None:
     use_backend("numpy")
     want = run_case(case, case.inputs(dtype))
     use_backend(NAME)
 
-    try:
-        got = run_case_on(native(), case, case.inputs(dtype))
-    except UnsupportedError as error:
-        pytest.skip(f"a dtype of the case has no kernel: {error}")
+    got = outputs_on_device(case, dtype)
 
     assert got.keys() == want.keys()
     for name in want:
@@ -48,9 +60,7 @@ def test_products_without_cublas_equal_the_reference(case: OpCase, dtype: str) -
     native().use_cublas(False)
 
     try:
-        got = run_case_on(native(), case, case.inputs(dtype))
-    except UnsupportedError as error:
-        pytest.skip(f"a dtype of the case has no kernel: {error}")
+        got = outputs_on_device(case, dtype)
     finally:
         native().use_cublas(True)
 
