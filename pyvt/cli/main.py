@@ -114,7 +114,7 @@ def _interrupt_deferred() -> Iterator[None]:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Try: pyvt generate 'What is the capital of France?'",
+    epilog="Try: pyvt generate 'Why is the sky blue?'",
 )
 @click.version_option(pyvt.__version__, prog_name="pyvt")
 def cli() -> None:
