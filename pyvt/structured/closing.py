@@ -49,6 +49,7 @@ class ShortestText:
         self._vocabulary = vocabulary
         self._num_steps = 0
         self._known: dict[bytes, list[int]] = {}
+        self._found: tuple[list[int], list[Sequence[int]]] = [], []
 
     def first(self) -> list[int] | None:
         """Return the path that the greedy walk finds, for who needs any."""
@@ -73,7 +74,24 @@ class ShortestText:
                 continue
             path, tail = better
             best, choices = path, [*choices[: place + 1], *tail[place + 1 :]]
+        self._found = best, choices
         return best
+
+    def detour(self) -> list[int]:
+        """Return the longest way to an end behind another choice on the path that ``find`` found.
+
+        One step may lengthen the way to the end by so much. It is looked for with as many steps
+        again; empty where there is no choice.
+        """
+        self._num_steps = 0
+        best, choices = self._found
+        longest: list[int] = []
+        for place, options in enumerate(choices):
+            for option in options[1:]:
+                other = self._greedy([*best[:place], option], MAX_BYTES)
+                if other is not None and len(other[0]) > len(longest):
+                    longest = other[0]
+        return longest
 
     def _greedy(
         self, start: Sequence[int], limit: int

@@ -130,6 +130,7 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
         tokens=matcher,
         by_byte=on_bytes,
         shortest=0 if path is None else len(path),
+        detour=len(vocabulary.to_tokens(search.detour()) or ()),
         warnings=warnings,
         marks=marks,
         is_free_text=grammar.is_free_text,

@@ -3,8 +3,9 @@
 ``close_within_budget``: when the tokens that are left reach the reserve, only the shortest closing
 path is let through. The reserve is the length of that path, one token for the end, and a quarter of
 what the request has to spare. A state with few choices is treated better, and sooner, where one
-token could lengthen the path by more (by the grammar's shortest text, at least ``MIN_ROOM``): its
-tokens are tried, and those are let through behind which the text still closes in time.
+token could lengthen the path by more (by the grammar's shortest text or the longest way behind a
+choice on it, at least ``MIN_ROOM``): its tokens are tried, and those are let through behind which
+the text still closes in time.
 
 The path is searched when the tokens since the last search could have made it long enough, so a long
 text costs a few searches. A text that is complete is not cut short for what a further token could
@@ -39,6 +40,7 @@ class CompiledGrammar:
         vocabulary: whose tokens the masks are of.
         tokens, by_byte: matchers at the start of a text; never advanced.
         shortest: tokens of the shortest text that was found, or as far as the search came.
+        detour: tokens of the longest way to an end behind a choice on that text.
         warnings: keywords that a schema that is not strict had and that are not honoured.
         marks: what ends free texts, in the vocabulary of bytes.
         is_free_text: whether the grammar is about parts of a text that may end anywhere else.
@@ -48,6 +50,7 @@ class CompiledGrammar:
     tokens: llguidance.LLMatcher
     by_byte: llguidance.LLMatcher
     shortest: int
+    detour: int = 0
     warnings: tuple[str, ...] = ()
     marks: tuple[tuple[int, ...], ...] = ()
     is_free_text: bool = False
@@ -76,9 +79,10 @@ class GrammarMatcher:
         self._matcher = grammar.tokens.deep_copy()
         self._bytes = grammar.by_byte.deep_copy()
         self._is_closing = max_tokens is not None
-        self._room = max(MIN_ROOM, grammar.shortest)
+        least = max(MIN_ROOM, grammar.shortest)
+        self._room = max(least, grammar.detour)
         spare = (max_tokens or 0) - grammar.shortest
-        self._least_room = max(1, min(self._room, spare // 4))
+        self._least_room = max(1, min(least, spare // 4))
         self._near: list[int] | None = None
         self._must_close = False
         self._num_until_search = 0

@@ -60,6 +60,23 @@ def test_text_is_closed_before_the_tokens_end(schema: Any, seed: int) -> None:
     assert is_ended
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("num_opening", [0, 10, 20])
+def test_choice_of_a_much_longer_end_is_open_only_while_it_fits(
+    num_opening: int, seed: int
+) -> None:
+    """The end of a call is many times as long as that of an object, from one byte on."""
+    end = "-" * 50
+    grammar = compiled(grammar=f'start: /a{{{num_opening},40}}/ ("{{}}" | "<{end}")')
+    late, early = (grammar.start((), max_tokens=90) for _ in range(2))
+    late.advance(b"a" * num_opening)
+    early.advance(b"a" * num_opening)
+
+    assert not late.masks((), 50)[0, ord("<")]
+    assert early.masks((), 60)[0, ord("<")]
+    assert drawn(grammar, 60 + num_opening, seed)[1]
+
+
 def _longest(grammar: CompiledGrammar, max_tokens: int, *, is_closing: bool) -> list[int]:
     """Return the tokens of a text that goes on as long as it may."""
     matcher = grammar.start((), max_tokens=max_tokens if is_closing else None)
