@@ -45,8 +45,8 @@ def sample(
     """Return tokens for the requests of ``logits`` ``[n, V]``; a bad row fails alone.
 
     The rows of a request lie together, the one without drafts ahead first. A request that fails
-    behind drafts that were right gets these, as without speculation, and fails in the next step. Log probabilities are of
-    the raw logits, with ``is_processed`` of those that were sampled from.
+    behind drafts that were right gets these, as without speculation, and fails in the next step.
+    Log probabilities are of the raw logits, with ``is_processed`` of those that were sampled from.
     """
     num_bad = on_host(ops.count_nonfinite(logits))
     is_bad = num_bad != 0
