@@ -253,7 +253,8 @@ def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
     if not shape.num_mtp_layers:
         raise ConfigError(
             "[config] speculative.speculation: expected a model with a draft head for "
-            f"{MTP_METHOD!r}, got {shape.architecture} without one; take a file that has it, or 'ngram'",
+            f"{MTP_METHOD!r}, got {shape.architecture} without one; take a file that has it, or "
+            "'ngram'",
             field="speculative.speculation",
         )
     return shape
