@@ -17,7 +17,7 @@ from pyvt.tensor.dtype import F32
 from pyvt.testing.model_runs import all_logits, load_case
 from pyvt.weights.resolve import open_model
 from tests.convert.tiny_source import bpe_json, write_source
-from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
+from tests.engine.tiny_model import EXACT, HYBRID_CONFIG, write_tiny_model
 
 # Room for the longest request alone, and hardly more.
 TIGHT: dict[str, Any] = {
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(folder: Path, **settings: Any) -> LLMEngine:
-    return build_engine(engine_config(str(folder), backend="numpy", dtype="f64", **settings))
+    return build_engine(engine_config(str(folder), **EXACT, **settings))
 
 
 def params_of(rng: np.random.Generator) -> SamplingParams:

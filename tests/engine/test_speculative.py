@@ -9,7 +9,7 @@ from pyvt.errors import ConfigError
 from pyvt.llm import LLM
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
-from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
+from tests.engine.tiny_model import CONFIG, EXACT, HYBRID_CONFIG, write_tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello hello hello hello", "漢字漢字漢字", "x"]
 SETTINGS = [
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def llm_of(folder: str, num_drafts: int, **settings: Any) -> LLM:
-    chosen = {"backend": "numpy", "dtype": "f64"} | settings
+    chosen = EXACT | settings
     if num_drafts:
         chosen |= {
             "speculation": "ngram",
@@ -166,7 +166,7 @@ def test_native_backend_is_lossless_to_the_bit_of_the_logprobs(folder: str) -> N
 
     runner: Any = drafting.engine.core.runner
     shapes = runner.graphs._recorded
-    assert any(num_tokens > num_reqs for num_reqs, num_tokens in shapes), "no drafts in a plan"
+    assert any(num_tokens > num_reqs for num_reqs, num_tokens, _ in shapes), "no drafts in a plan"
     assert None not in shapes.values()
     assert [o.outputs[0].logprobs for o in got] == [o.outputs[0].logprobs for o in want]
 
