@@ -148,6 +148,21 @@ def compare(got: list[Answer], want: list[Answer], backend: str) -> None:
         assert got == want
 
 
+# The reference is slow with these, and they differ from others only in its ops.
+SLOW_ON_REFERENCE = ("hybrid-experts", "experts-q8")
+EVERY_KIND = pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        pytest.param(kind, backend, marks=pytest.mark.slow)
+        if backend == "numpy" and kind in SLOW_ON_REFERENCE
+        else (kind, backend)
+        for backend in ("numpy", "cpu")
+        for kind in ("plain", *KINDS, "experts-q8")
+    ],
+    indirect=["backend"],
+)
+
+
 @pytest.fixture(params=["numpy", "cpu"])
 def backend(request: pytest.FixtureRequest) -> str:
     reason = backends.why_not(request.param)
@@ -156,7 +171,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", ["plain", *KINDS, "experts-q8"])
+@EVERY_KIND
 def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
@@ -174,7 +189,7 @@ def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     assert num_preemptions["preemption"] > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", *KINDS, "experts-q8"])
+@EVERY_KIND
 def test_prefix_cache_cold_and_warm_give_the_same(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:

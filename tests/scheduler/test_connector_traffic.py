@@ -52,7 +52,7 @@ class Unsteady(MemoryConnector):
         super().start_load_kv(meta)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     groups=st.sampled_from(KINDS),
     requests=REQUESTS,
