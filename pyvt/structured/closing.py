@@ -21,7 +21,7 @@ MAX_STEPS = 4000
 # Between steps, for the first way too.
 MAX_STEPS_ON_THE_WAY = 1000
 # Seconds of the thread that searches; only a grammar with very many ways at each byte needs more.
-MAX_CPU_S = 3.0
+MAX_CPU_S = 8.0
 MAX_CPU_ON_THE_WAY_S = 0.1
 _MAX_OPTIONS = 16
 # Bytes that are gone again, without a look at what may follow, for the price of a look.

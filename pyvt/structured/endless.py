@@ -27,6 +27,11 @@ _TOKEN = re.compile(
 _WITH_JSON = ("%json", "%regex", "%llguidance")
 _OF_LINES = ("%ignore", "%import", "%declare")
 _MAX_DIGITS = 6
+# Parts of a schema that a value may do without, and what is no schema.
+_MAPS = ("properties", "patternProperties")
+_LISTS = ("anyOf", "oneOf")
+_SINGLES = ("items", "additionalProperties")
+_VALUES = ("enum", "const", "default", "examples", "required")
 
 
 def endless_rule(lark: str) -> str | None:
@@ -60,12 +65,14 @@ def endless_rule(lark: str) -> str | None:
     return rule
 
 
-def endless_schema(schema: Node) -> str | None:
-    """Return a reference that leads a schema back to itself, None where some value has an end.
+def finite_schema(schema: Node) -> tuple[Node, str | None]:
+    """Return a schema whose optional parts that no finite value satisfies are ``false``.
 
-    Optional properties and other parts that a value may leave out need no end.
+    Beside it a reference that leads the schema back to itself where nothing is left, else None.
     """
-    return _Schema(schema).endless_reference()
+    found = _Schema(schema)
+    reference = found.endless_reference()
+    return (found.pruned(schema) if found.has_endless else schema), reference
 
 
 def _tokens(text: str) -> list[tuple[str, str]] | None:
@@ -189,6 +196,27 @@ class _Schema:
     def __init__(self, schema: Node) -> None:
         self._schema = schema
         self._ended: set[str] = set()
+        self.has_endless = False
+
+    def pruned(self, node: Node) -> Node:
+        """Return a part with ``false`` for what may be left out and has no end."""
+        if isinstance(node, list):
+            return [self.pruned(item) for item in node]
+        if not isinstance(node, Mapping):
+            return node
+        return {key: self._pruned_value(key, value) for key, value in node.items()}
+
+    def _pruned_value(self, key: str, value: Node) -> Node:
+        if key in _VALUES:
+            return value
+        if key in _MAPS and isinstance(value, Mapping):
+            return {name: self._pruned_part(part) for name, part in value.items()}
+        if key in _LISTS and isinstance(value, list):
+            return [self._pruned_part(part) for part in value]
+        return self._pruned_part(value) if key in _SINGLES else self.pruned(value)
+
+    def _pruned_part(self, node: Node) -> Node:
+        return self.pruned(node) if self._ends(node) else False
 
     def endless_reference(self) -> str | None:
         targets = {pointer: _target(self._schema, pointer) for pointer in _references(self._schema)}
@@ -199,6 +227,7 @@ class _Schema:
                 break
             self._ended |= set(pending) - set(left)
             pending = left[::-1]
+        self.has_endless = bool(pending)
         return None if self._ends(self._schema) else min(pending, default="#")
 
     def _ends(self, node: Node) -> bool:

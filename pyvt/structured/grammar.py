@@ -16,7 +16,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
-from pyvt.structured.endless import endless_rule, endless_schema
+from pyvt.structured.endless import endless_rule, finite_schema
 from pyvt.structured.schema import SchemaSize, dump, without_additional
 from pyvt.structured.vocabulary import special_name
 
@@ -133,8 +133,7 @@ def _schema(params: StructuredOutputsParams) -> Any:
     if not isinstance(schema, (dict, bool)):
         raise refused("an object or a boolean", schema, at="json")
     _check_schemas(size, "json")
-    _check_end(schema, "json")
-    return schema
+    return _finite(schema, "json")
 
 
 def schema_options(
@@ -209,7 +208,7 @@ def _check_json_parts(text: str) -> None:
         schemas.append(schema)
     _check_schemas(size, "grammar")
     for schema in schemas:
-        _check_end(schema, "grammar")
+        _finite(schema, "grammar")
     longest = max((len(found[0]) for found in _REGEX_PART.finditer(text)), default=0)
     _check_pattern(longest, "grammar")
 
@@ -220,11 +219,13 @@ def _check_schemas(size: SchemaSize, name: str) -> None:
     _check_pattern(size.longest_pattern, name)
 
 
-def _check_end(schema: Any, name: str) -> None:
-    reference = endless_schema(schema)
+def _finite(schema: Any, name: str) -> Any:
+    """Return what of a schema finite values satisfy; refuse one of which nothing is left."""
+    schema, reference = finite_schema(schema)
     if reference is not None:
         got = f"{reference}, which requires itself; let it be left out or be another type"
         raise refused("a schema that some finite value satisfies", got, at=name)
+    return schema
 
 
 def _check_pattern(length: int, name: str) -> None:
@@ -255,8 +256,8 @@ def _tags(
         trigger = next(t for t in spec["triggers"] if tag["begin"].startswith(t))
         mark = _symbol(trigger, special_texts)
         head = f"head_{i}" if mark[0] == "<" else f"head_{i}[lazy]"
-        _check_end(tag["schema"], "structural_tag")
-        inside = tag["schema"] if isinstance(tag["schema"], bool) else dict(tag["schema"])
+        inside = _finite(tag["schema"], "structural_tag")
+        inside = inside if isinstance(inside, bool) else dict(inside)
         if isinstance(inside, dict):
             if params.disable_additional_properties:
                 inside = without_additional(inside)
