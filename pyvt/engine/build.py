@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+import numpy as np
 from blake3 import blake3
 
 from pyvt import backends
@@ -26,6 +27,7 @@ from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.kv_tier.connector import KVConnector
 from pyvt.log import get_logger
 from pyvt.models.registry import load_model
+from pyvt.packed_texts import PackedTexts
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
@@ -227,10 +229,13 @@ def _tokenizer_digest(files: ModelFiles) -> str:
     for key, value in (files.gguf_metadata or {}).items():
         if not key.startswith("tokenizer."):
             continue
-        # A vocabulary is joined, which takes a hundredth of the time of its repr.
-        is_texts = isinstance(value, list) and set(map(type, value)) == {str}
-        text = "\0".join([key, str(len(value)), *value]) if is_texts else f"{key}\0{value!r}"
-        digest.update(text.encode())
+        if isinstance(value, PackedTexts):
+            digest.update(f"{key}\0{len(value)}\0".encode() + value.ends.tobytes() + value.blob)
+        elif isinstance(value, list):
+            numbers = np.asarray(value)
+            digest.update(f"{key}\0{numbers.dtype}\0".encode() + numbers.tobytes())
+        else:
+            digest.update(f"{key}\0{value!r}".encode())
     return digest.hexdigest()
 
 
