@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,7 +79,7 @@ def build_engine(
     start_s = time.perf_counter()
     _check_named(config, make_connector)
     num_threads = config.device.threads
-    files = open_model(config.model)
+    files = open_model(_path_of(config.model))
     # A tokenizer takes as long as the weights, most of it with one core.
     helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
@@ -132,6 +133,19 @@ def build_engine(
     told = (files.path, device.backend, device.dtype, engine.model_load_ms)
     log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
     return engine
+
+
+def _path_of(model: str) -> Path:
+    """Return the path of a model; the hub is loaded only for a name that is none."""
+    path = Path(model)
+    try:
+        if path.exists():
+            return path
+    except OSError:  # a name longer than the file system takes
+        pass
+    from pyvt import hub
+
+    return hub.obtain(model)
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:

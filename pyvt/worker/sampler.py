@@ -44,8 +44,9 @@ def sample(
 ) -> Sampled:
     """Return tokens for the requests of ``logits`` ``[n, V]``; a bad row fails alone.
 
-    The rows of a request lie together, the one without drafts ahead first. Log probabilities are of
-    the raw logits, with ``is_processed`` of those that were sampled from.
+    The rows of a request lie together, the one without drafts ahead first. A request that fails
+    behind drafts that were right gets these, as without speculation, and fails in the next step.
+    Log probabilities are of the raw logits, with ``is_processed`` of those that were sampled from.
     """
     num_bad = on_host(ops.count_nonfinite(logits))
     is_bad = num_bad != 0
@@ -57,6 +58,8 @@ def sample(
     for start, tokens in _verified(token_ids, wanted):
         request = wanted[start].request
         last = start + len(tokens) - 1
+        if len(tokens) > 1 and tokens[-1] == ops.NO_TOKEN:
+            tokens = tokens[:-1]  # drafts that were right; the next step comes to the row again
         if tokens[-1] == ops.NO_TOKEN:
             result.errors[request.request_id] = _error_of(wanted[last], int(num_bad[last]), logits)
             continue

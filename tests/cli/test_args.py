@@ -52,6 +52,7 @@ def test_options_not_given_are_left_out() -> None:
         (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
         (["--start", "5"], {"seed": 5}),
         (["--is-on"], {"is_on": True}),
+        (["--no-is-on"], {"is_on": False}),
     ],
 )
 def test_options_have_the_type_of_their_field(args: list[str], expected: dict[str, Any]) -> None:

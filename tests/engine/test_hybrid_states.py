@@ -29,7 +29,7 @@ TIGHT: dict[str, Any] = {
     "max_num_batched_tokens": 24,
     "max_prefill_chunk": 9,
 }
-DRAFTS: dict[str, Any] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+DRAFTS: dict[str, Any] = {"speculation": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
 @pytest.fixture(scope="module")

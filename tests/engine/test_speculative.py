@@ -39,7 +39,7 @@ def llm_of(folder: str, num_drafts: int, **settings: Any) -> LLM:
     chosen = {"backend": "numpy", "dtype": "f64"} | settings
     if num_drafts:
         chosen |= {
-            "method": "ngram",
+            "speculation": "ngram",
             "num_speculative_tokens": num_drafts,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 3,
@@ -195,7 +195,7 @@ def test_stats_have_no_rate_without_drafts(plain: LLM) -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"method": "magic"}, "method"),
+        ({"speculation": "magic"}, "speculation"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
         ({"num_speculative_tokens": 33}, "num_speculative_tokens"),
         ({"prompt_lookup_min": 0}, "prompt_lookup_min"),
