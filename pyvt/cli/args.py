@@ -92,6 +92,10 @@ def _option(
             help=text,
         )
     members = _members(hint)
+    if bool in members and default is True:
+        # What is on unless told gets a flag that turns it off.
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+        text = text.removesuffix("  [default: True]") + "  [default: on]"
     if bool in members:
         return click.option(flag, field.name, is_flag=True, default=None, help=text)
     for member in members:
