@@ -93,6 +93,8 @@ def _option(
         )
     members = _members(hint)
     if bool in members:
+        if default is True:
+            text = text.removesuffix("  [default: True]") + "  [default: on]"
         both = f"{flag}/--no-{flag.removeprefix('--')}"
         return click.option(both, field.name, is_flag=True, default=None, help=text)
     for member in members:

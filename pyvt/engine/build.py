@@ -40,7 +40,7 @@ from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
 from pyvt.weights.quantized import QuantizedSource
-from pyvt.weights.resolve import ModelFiles, open_model
+from pyvt.weights.resolve import ModelFiles, chat_template_file, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import KVCache, allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
@@ -78,6 +78,9 @@ def build_engine(
     """
     start_s = time.perf_counter()
     _check_named(config, make_connector)
+    templates = None
+    if config.chat_template is not None:
+        templates = chat_template_file(Path(config.chat_template))
     num_threads = config.device.threads
     files = open_model(_path_of(config.model))
     # A tokenizer takes as long as the weights, most of it with one core.
@@ -119,7 +122,7 @@ def build_engine(
         core,
         InputProcessor(
             tokenizer,
-            _chat_template(files.chat_templates, tokenizer),
+            _chat_template(files.chat_templates if templates is None else templates, tokenizer),
             limits,
             lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
