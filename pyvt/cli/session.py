@@ -31,7 +31,7 @@ from pyvt.sampling_params import SamplingParams
 ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
     EngineConfig: ("max_model_len",),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
-    CacheConfig: ("kv_dtype", "memory_fraction", "num_blocks"),
+    CacheConfig: ("kv_dtype", "memory_fraction", "gpu_memory_utilization", "num_blocks"),
     SpeculativeConfig: (
         *("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
     ),

@@ -3,6 +3,7 @@
 from pyvt.dispatch.checks import Check
 from pyvt.dispatch.table import (
     Candidate,
+    Fetched,
     Op,
     all_ops,
     allocating,
@@ -10,6 +11,7 @@ from pyvt.dispatch.table import (
     current_backend,
     declare,
     empty,
+    fetch,
     get_op,
     known_backends,
     on_host,
@@ -24,6 +26,7 @@ from pyvt.dispatch.table import (
 __all__ = [
     "Candidate",
     "Check",
+    "Fetched",
     "Op",
     "all_ops",
     "allocating",
@@ -31,6 +34,7 @@ __all__ = [
     "current_backend",
     "declare",
     "empty",
+    "fetch",
     "get_op",
     "known_backends",
     "on_host",
