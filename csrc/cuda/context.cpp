@@ -9,6 +9,8 @@ namespace {
 constexpr size_t kSmallest = 512;
 // Sizes have eight steps from one power of two to the next, so little is lost and much is shared.
 constexpr size_t kSteps = 8;
+// Weights and KV are large and stay: what rounding adds to them is lost.
+constexpr size_t kLargestStep = size_t{2} << 20;
 // A buffer may be so many times as large as what was asked for.
 constexpr size_t kMostSpare = 2;
 constexpr size_t kAlignment = 16;  // of the pieces of a download
@@ -19,7 +21,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 size_t rounded(size_t size) {
   size_t power = kSmallest;
   while (power < size) power *= 2;
-  const size_t step = power / 2 / kSteps;
+  const size_t step = power / 2 / kSteps < kLargestStep ? power / 2 / kSteps : kLargestStep;
   return step < kSmallest ? power : (size + step - 1) / step * step;
 }
 

@@ -262,7 +262,10 @@ def plan(
             if measured is None
             else measured.max_positions,
             kv_specs=specs,
-            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
+            # The tables of a model that is loaded are there, and rows of tokens lie on the host.
+            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes)
+            if measured is None
+            else 0,
             kv_budget_bytes=int(left * share.value),
         ),
     )

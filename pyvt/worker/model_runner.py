@@ -11,8 +11,9 @@ from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch import fetch, on_host
 from pyvt.dispatch.backend import selected_backend
-from pyvt.errors import ConfigError
+from pyvt.errors import ConfigError, OutOfMemoryError
 from pyvt.kv_tier.connector import KVConnector
+from pyvt.log import get_logger
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
@@ -25,6 +26,8 @@ from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
 from pyvt.worker.prepare_inputs import StepInputs, prepare_ahead, prepare_inputs
 from pyvt.worker.sampler import Sampled, start_sampling
+
+log = get_logger(__name__)
 
 Array = np.ndarray[Any, Any]
 
@@ -84,14 +87,15 @@ class ModelRunner:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
 
         Called once a step by the engine. A request whose logits are not finite, or that no token is
-        allowed for, comes back as an error; the others are not touched by it.
+        allowed for, comes back as an error; the others are not touched by it. Where a device has
+        not the memory for a step, all its requests do: what they hold is freed, the rest goes on.
         """
         self.rows.update(output)
         self.kv_cache.copy_blocks(output.block_copies)
         if self.connector is None:
-            return self._run(output)
+            return self._run_or_fail(output)
         self._load(self.connector, output)
-        answer = self._run(output)
+        answer = self._run_or_fail(output)
         for layer in range(len(self.kv_cache.layers)):
             self.connector.save_kv_layer(layer)
         self.connector.wait_for_save()
@@ -104,6 +108,17 @@ class ModelRunner:
         connector.start_load_kv(output.transfers)
         for layer in range(len(self.kv_cache.layers)):
             connector.wait_for_layer_load(layer)
+
+    def _run_or_fail(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        try:
+            return self._run(output)
+        except OutOfMemoryError as error:
+            text = f"[worker] step of {sum(output.num_scheduled_tokens.values())} tokens: {error}"
+            log.error("%s", text)
+            # States may have moved on in place, so no request of the step can go on.
+            return ModelRunnerOutput(
+                sampled_token_ids={}, errors=dict.fromkeys(output.num_scheduled_tokens, text)
+            )
 
     def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the tokens of a step whose blocks are ready."""

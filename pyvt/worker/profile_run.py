@@ -22,6 +22,9 @@ from pyvt.worker.prepare_inputs import StepInputs
 
 Array = np.ndarray[Any, Any]
 
+# For captured steps of other sizes, and buffers that fit none of another step's.
+_RESERVE_BYTES = 16 << 20
+
 
 def workspace_bytes(
     model: CausalLM, device: Device, specs: tuple[LayerSpec, ...], config: EngineConfig
@@ -30,7 +33,7 @@ def workspace_bytes(
 
     Nothing is written: KV goes to slot −1, and no state is kept. What is measured are the bytes
     that the device has less: activations, workspaces of kernels, captured steps, and what the
-    driver takes when a kernel first runs.
+    driver takes when a kernel first runs. A reserve is added for what later steps need beside them.
 
     Args:
         model: a loaded model.
@@ -62,7 +65,8 @@ def workspace_bytes(
     assert started is not None, "a step of one token each is a decode step"
     started.arrays()
     after, _ = device.memory(is_trimmed=False)
-    return max(0, before - after - cache.nbytes)
+    taken = max(0, before - after - cache.nbytes)
+    return taken + taken // 8 + _RESERVE_BYTES
 
 
 def _lengths(num_tokens: int, chunk: int) -> list[int]:
