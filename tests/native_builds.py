@@ -4,7 +4,8 @@
    numbers of these levels are simulated, on whatever CPU this runs.
 2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
 3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
-4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other.
+4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other, and
+   whole engines on it.
 5. ``cuda``: the CUDA kernels by nvcc, compiled and linked for sm_90, with ``--all`` for sm_80,
    sm_90 and sm_120; on a machine without a device nothing of it runs but its import.
 6. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
@@ -20,8 +21,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
@@ -30,6 +31,29 @@ ARM_EMULATOR = "qemu-aarch64-static"
 WITHOUT_PYTHON = "-DPYVT_PYTHON=OFF"
 TESTS = "tests/backends"
 EMULATED_TESTS = "tests/backends/cuda"
+# Tests of engines that any backend must pass, and those of them that tell most in a minute.
+ENGINE_TESTS = tuple(
+    f"tests/engine/test_{name}.py"
+    for name in (
+        "draft_head",
+        "hybrid_chat",
+        "hybrid_states",
+        "request_logprobs",
+        "same_tokens",
+        "speculative",
+        "structured_outputs",
+    )
+)
+ENGINE_SELECTION = (
+    "every_way_of_serving and emu-plain",  # batches, chunks, preemption, prefix cache off
+    "prefix_cache_cold_and_warm and emu-hybrid and not experts",
+    "head_that_is_right and 2-4",  # drafts of the model's own head
+    "answers_are_those_without_speculation and plain-greedy",
+    "structured_answers and plain-0 and regex",
+    "states_travel and in-the-step",  # a KV connector
+    "several_answers_from or abort_frees_the_state",
+    "answer_is_valid and schema0-1.0",
+)
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
 
 
@@ -45,6 +69,7 @@ class NativeBuild:
     preload: tuple[str, ...] = ()
     variable: str = "PYVT_TEST_NATIVE"  # tells the tests where the module is
     more: tuple[str, ...] = ()  # options that replace earlier ones with --all
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the tests
 
 
 def _has_simde() -> bool:
@@ -81,8 +106,17 @@ def _has_nvcc() -> bool:
 
 
 def _emulated_tests(folder: Path, is_all: bool) -> Sequence[str]:
-    slow = () if is_all else ("-m", "not slow")
-    return (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *slow)
+    pytest = (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *ENGINE_TESTS)
+    if is_all:
+        return (*pytest, "-m", "not native")
+    engines = " or ".join(f"({names})" for names in ENGINE_SELECTION)
+    return (
+        *pytest,
+        "-m",
+        "not native and not slow",
+        "-k",
+        f"test_device or test_emul or test_real or {engines}",
+    )
 
 
 def _import_test(folder: Path, is_all: bool) -> Sequence[str]:
@@ -129,6 +163,7 @@ BUILDS = {
         ("pyvt_cuda_emu",),
         _emulated_tests,
         variable="PYVT_TEST_EMULATED",
+        environment={"PYVT_TEST_ENGINE": "cuda-emu", "PYVT_EMU_MEMORY_MIB": "1024"},
     ),
     "cuda": NativeBuild(
         _has_nvcc,
@@ -192,7 +227,7 @@ def main(name: str, is_all: bool) -> int:
         print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
         return 0
     folder = _build(name, build, is_all)
-    environment = {**os.environ, build.variable: str(folder)}
+    environment = {**os.environ, build.variable: str(folder), **build.environment}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.
         environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}

@@ -25,7 +25,7 @@ from pyvt.testing.model_runs import gguf_metadata
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.shape_models import byte_level_tokenizer
 from pyvt.weights.gguf_names import gguf_name
-from tests.engine.engine_backend import NAMES, ON_BACKEND, needs
+from tests.engine.engine_backend import IS_REFERENCE, NAMES, ON_BACKEND, needs
 from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 CONTEXT = 64
@@ -225,6 +225,7 @@ def test_cache_of_fewer_bits_is_a_cache_of_its_own(folders: dict[str, Path]) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not IS_REFERENCE, reason="a real model takes hours on an emulator")
 def test_smollm2_answers_do_not_depend_on_the_way(smollm2_path: Path, backend: str) -> None:
     prompts = [[100 + (7 * i) % 900 for i in range(n)] for n in (40, 41, 33, 5, 50)]
     engine = engine_of(smollm2_path, backend, block_size=CONTEXT, enable_prefix_caching=False)
