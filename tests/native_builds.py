@@ -25,6 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ptxas_report import report
+
 REPO = Path(__file__).resolve().parent.parent
 ARM_COMPILER = "aarch64-linux-gnu-g++"
 ARM_EMULATOR = "qemu-aarch64-static"
@@ -208,8 +210,22 @@ def _build(name: str, build: NativeBuild, is_all: bool) -> Path:
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
     command = ["cmake", "--build", str(folder), "--target", *build.targets]
-    subprocess.run(command, check=True, env=environment)
+    if name == "cuda":
+        _build_with_report(command, environment)
+    else:
+        subprocess.run(command, check=True, env=environment)
     return folder / "csrc" / ("cuda" if name in ("emu", "cuda") else "")
+
+
+def _build_with_report(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Build; print what nvcc says line by line only where it fails, else registers and spills."""
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        print(done.stdout)
+        done.check_returncode()
+    print(report(done.stdout), flush=True)
 
 
 def _library(name: str) -> str:

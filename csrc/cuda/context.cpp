@@ -1,6 +1,7 @@
 // Device, stream, memory; see context.h.
 #include "cuda/context.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace pyvt::cuda {
@@ -14,7 +15,7 @@ constexpr size_t kLargestStep = size_t{2} << 20;
 // A buffer may be so many times as large as what was asked for.
 constexpr size_t kMostSpare = 2;
 constexpr size_t kAlignment = 16;  // of the pieces of a download
-// Pinned memory of one copy to the device.
+// Pinned memory of one copy to the device, and the most that is kept after a copy from there.
 constexpr size_t kStagingBytes = size_t{8} << 20;
 constexpr double kMiB = 1024.0 * 1024.0;
 
@@ -131,6 +132,16 @@ Context::Staging& Context::staging(size_t size) {
   return *staging_.back();
 }
 
+void Context::release(Staging& staging) {
+  staging.is_held = false;
+  if (staging.size <= kStagingBytes) return;
+  (void)cudaEventSynchronize(staging.done);
+  (void)cudaEventDestroy(staging.done);
+  (void)cudaFreeHost(staging.data);
+  const auto is_it = [&](const auto& each) { return each.get() == &staging; };
+  staging_.erase(std::find_if(staging_.begin(), staging_.end(), is_it));
+}
+
 void Context::upload(void* to, const void* from, size_t size) {
   PYVT_CHECK("cuda", !is_capturing, "copy to the device: not permitted inside of a capture");
   for (size_t start = 0; start < size; start += kStagingBytes) {
@@ -157,7 +168,7 @@ std::shared_ptr<Pool> Context::use_pool(std::shared_ptr<Pool> pool) {
 }
 
 Download::~Download() {
-  if (staging_ != nullptr) staging_->is_held = false;
+  if (staging_ != nullptr) context_->release(*staging_);
 }
 
 void Download::start(const std::vector<std::pair<const void*, size_t>>& pieces) {

@@ -113,6 +113,8 @@ class Context {
 
   // Staging that no copy uses any more and nobody holds.
   Staging& staging(size_t size);
+  // Nobody holds it any more; what is large is given back.
+  void release(Staging& staging);
 
  private:
   cudaStream_t stream_ = nullptr;
