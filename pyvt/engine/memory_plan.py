@@ -226,11 +226,7 @@ def plan(
     free, share = free_bytes, _share(config, backend)
     settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
-    kv_dtype = config.cache.kv_dtype
-    if kv_dtype == "auto":
-        act = auto_act(backend) if device.act == "auto" else device.act
-        kv_dtype = auto_kv_dtype(backend, dtype, act)
-    specs = with_kv_dtype(specs, dtype_named(kv_dtype))
+    specs = with_kv_dtype(specs, dtype_named(_kv_dtype(config, backend, dtype)))
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
     infos = [
@@ -252,23 +248,20 @@ def plan(
     if config.cache.num_blocks == "auto":
         _check_fits(config, needs, free)
     left = max(0, free - weight_bytes - activation_bytes)
-    resolved = resolve(
-        config,
-        Caps(
-            backends=_usable(backend),
-            dtype=DEFAULT_DTYPE,
-            num_cores=num_usable_cores(),
-            max_position_embeddings=shape.max_position_embeddings
-            if measured is None
-            else measured.max_positions,
-            kv_specs=specs,
-            # The tables of a model that is loaded are there, and rows of tokens lie on the host.
-            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes)
-            if measured is None
-            else 0,
-            kv_budget_bytes=int(left * share.value),
-        ),
+    caps = Caps(
+        backends=_usable(backend),
+        dtype=DEFAULT_DTYPE,
+        num_cores=num_usable_cores(),
+        max_position_embeddings=shape.max_position_embeddings,
+        kv_specs=specs,
+        bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
+        kv_budget_bytes=int(left * share.value),
     )
+    if measured is not None:
+        # Tables of positions are among the weights, and rows of tokens lie on the host.
+        longest = measured.max_positions
+        caps = replace(caps, max_position_embeddings=longest, bytes_per_position=0)
+    resolved = resolve(config, caps)
     assert resolved.cache.num_blocks != "auto", "resolve leaves no auto"
     return Plan(
         config=resolved,
@@ -283,6 +276,14 @@ def plan(
         kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
         state_bytes=_states_of(specs, int(resolved.cache.num_state_slots)),
     )
+
+
+def _kv_dtype(config: EngineConfig, backend: str, dtype: str) -> str:
+    """Return the name of the dtype of keys and values; ``dtype`` is that of activations."""
+    if config.cache.kv_dtype != "auto":
+        return config.cache.kv_dtype
+    act = auto_act(backend) if config.device.act == "auto" else config.device.act
+    return auto_kv_dtype(backend, dtype, act)
 
 
 def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
