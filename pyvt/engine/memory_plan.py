@@ -164,13 +164,13 @@ def device_of(name: str) -> Device | None:
     return backend_named(name).device
 
 
-def _free_bytes(name: str, utilization: float) -> int:
+def _free_bytes(name: str, config: EngineConfig) -> int:
     """Return the memory where a backend computes that the engine may take."""
     device = device_of(name)
     if device is None:
         return available_host_bytes()
     free, total = device.memory()
-    return min(free, int(total * utilization))
+    return min(free, int(total * config.cache.gpu_memory_utilization))
 
 
 def _usable(backend: str) -> tuple[str, ...]:
@@ -219,11 +219,9 @@ def plan(
     device = config.device
     dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
-    if measured is not None:
-        free_bytes = measured.free_bytes
-    if free_bytes is None:
-        free_bytes = _free_bytes(backend, config.cache.gpu_memory_utilization)
-    free, share = free_bytes, _share(config, backend)
+    given = free_bytes if measured is None else measured.free_bytes
+    free = _free_bytes(backend, config) if given is None else given
+    share = _share(config, backend)
     settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
     specs = with_kv_dtype(specs, dtype_named(_kv_dtype(config, backend, dtype)))
@@ -243,8 +241,8 @@ def plan(
     needs = Needs(weight_bytes, activation_bytes, *_least_cache(config, specs), share)
     stacks = 0 if expand.is_expanded else sum(i.nbytes for i in infos if _is_expert_stack(i))
     file_bytes = _file_bytes(device.experts, stacks, needs, free) if share.is_of_host else 0
-    needs = replace(needs, weight_bytes=weight_bytes - file_bytes)
-    weight_bytes = needs.weight_bytes
+    weight_bytes -= file_bytes
+    needs = replace(needs, weight_bytes=weight_bytes)
     if config.cache.num_blocks == "auto":
         _check_fits(config, needs, free)
     left = max(0, free - weight_bytes - activation_bytes)
