@@ -189,6 +189,9 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
 #ifdef PYVT_CUDA_EMU
   m.attr("IS_SIMULATED") = true;
   m.def("run_fault", &emu::run_fault, py::arg("name"), "Run a kernel that is wrong on purpose.");
+  m.def(
+      "tensor_core_uses", [] { return emu::tensor_core_uses(); },
+      "How often warps used tensor cores, by op.");
   m.def("seed", &emu::seed, py::arg("value"), "Start the shuffles of thread orders anew.");
   m.def("set_memory_limit", &emu::set_memory_limit, py::arg("num_bytes"));
 #else

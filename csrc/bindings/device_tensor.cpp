@@ -241,8 +241,8 @@ DeviceTensor DeviceTensor::reshape(const std::vector<int64_t>& shape) const {
 DeviceTensor DeviceTensor::as_dtype(const py::object& dtype) const {
   const PlainDType& wanted = plain_dtype(dtype);
   if (wanted.item_bytes != dtype_->item_bytes) {
-    raise("ShapeError", "[device tensor] view: expected a dtype of the same size, got " +
-                            text_of(dtype));
+    raise("ShapeError",
+          "[device tensor] view: expected a dtype of the same size, got " + text_of(dtype));
   }
   DeviceTensor made = like(view_);
   made.dtype_ = &wanted;

@@ -63,7 +63,7 @@ std::shared_ptr<Buffer> Pool::take(size_t size) {
       text << std::fixed << "[cuda] memory: expected " << static_cast<double>(full) / kMiB
            << " MiB on " << context_.name() << ", got " << static_cast<double>(free) / kMiB
            << " MiB free of " << static_cast<double>(total) / kMiB
-           << "; lower num_blocks, max_num_batched_tokens or max_num_seqs";
+           << "; lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs";
       throw OutOfMemory(text.str());
     }
     check(status, "cudaMalloc");
