@@ -141,6 +141,10 @@ void bind_tensor(py::module_& m) {
           },
           "Start to copy tensors to the host.")
       .def("upload", [](const DeviceTensor&, const py::array& array) { return upload(array); })
+      .def("upload_together",
+           [](const DeviceTensor&, const std::vector<py::array>& arrays) {
+             return bindings::TensorGroup(current(), arrays).tensors();
+           })
       .def("fill_from", &DeviceTensor::fill_from, "Copy a NumPy array of this shape into it.")
       .def("__dlpack__",
            [](const DeviceTensor& t, const py::kwargs&) { return bindings::to_dlpack(t); })

@@ -236,6 +236,12 @@ def place(array: Any, *, beside: Any) -> Any:
     return beside.upload(array) if hasattr(beside, "device_type") else array
 
 
+def place_together(arrays: Sequence[Any], *, beside: Any) -> list[Any]:
+    """Return host arrays on the device of ``beside``, by one copy, or themselves."""
+    is_on_device = hasattr(beside, "device_type")
+    return list(beside.upload_together(list(arrays)) if is_on_device else arrays)
+
+
 def on_host(array: Any) -> Any:
     """Return a tensor of a device as a host array, a copy; a host array as itself."""
     return array.numpy() if hasattr(array, "device_type") else array

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import Fetched, fetch, place
+from pyvt.dispatch import Fetched, fetch, place_together
 from pyvt.messages import NOTHING_ALLOWED, TokenLogprobs
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
@@ -146,33 +146,30 @@ def _choose(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> tup
     if not is_random.any():
         return ops.argmax(logits), logits
     if is_random.all():
-        filtered = _filter(logits, wanted, rows)
-        return _draw(filtered, wanted, rows), filtered
+        filtered, token_ids = _filtered_and_drawn(logits, wanted, rows)
+        return token_ids, filtered
     drawn = [row for row in wanted if not row.request.params.is_greedy]
     random = np.flatnonzero(is_random)
     token_ids = ops.argmax(logits)
-    filtered = _filter(take_rows(logits, random), drawn, rows)
-    put_ids(token_ids, random, _draw(filtered, drawn, rows))
+    filtered, new_ids = _filtered_and_drawn(take_rows(logits, random), drawn, rows)
+    put_ids(token_ids, random, new_ids)
     sampled_from = copy_of(logits)
     put_rows(sampled_from, random, filtered)
     return token_ids, sampled_from
 
 
-def _filter(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
+def _filtered_and_drawn(
+    logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch
+) -> tuple[Array, Array]:
+    """Return the logits that rows draw from, and a token for each of them."""
     row_ids = [row.request.row for row in wanted]
-    logits = ops.apply_temperature(logits, place(rows.temperature[row_ids], beside=logits))
     min_p, top_k, top_p = rows.min_p[row_ids], rows.top_k[row_ids], rows.top_p[row_ids]
-    if min_p.any():
-        ops.apply_min_p(logits, place(min_p, beside=logits), out=logits)
-    if (top_k > 0).any() or (top_p < 1).any():
-        most, share = place(top_k, beside=logits), place(top_p, beside=logits)
-        ops.apply_top_k_top_p(logits, most, share, out=logits)
-    return logits
-
-
-def _draw(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
-    seeds = rows.seeds[[row.request.row for row in wanted]]
     positions = np.array([row.position(rows) for row in wanted])
-    given = place(seeds, beside=logits), place(positions, beside=logits)
-    token_ids: Array = ops.random_sample(logits, *given)
-    return token_ids
+    given = (rows.temperature[row_ids], min_p, top_k, top_p, rows.seeds[row_ids], positions)
+    warmth, least, most, share, seeds, places = place_together(given, beside=logits)
+    logits = ops.apply_temperature(logits, warmth)
+    if min_p.any():
+        ops.apply_min_p(logits, least, out=logits)
+    if (top_k > 0).any() or (top_p < 1).any():
+        ops.apply_top_k_top_p(logits, most, share, out=logits)
+    return logits, ops.random_sample(logits, seeds, places)
