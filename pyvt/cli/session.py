@@ -33,7 +33,8 @@ ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
     EngineConfig: ("max_model_len", "chat_template"),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
     CacheConfig: (
-        *("kv_dtype", "memory_fraction", "num_blocks", "block_size", "enable_prefix_caching"),
+        *("kv_dtype", "memory_fraction", "gpu_memory_utilization"),
+        *("num_blocks", "block_size", "enable_prefix_caching"),
     ),
     SchedulerConfig: ("max_num_seqs", "max_num_batched_tokens", "scheduling_policy"),
     SpeculativeConfig: (

@@ -13,6 +13,7 @@ from pyvt.errors import RequestError
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.structured import compiler
+from tests.engine.engine_backend import ON_BACKEND
 from tests.engine.engines import engine_of
 from tests.engine.tiny_model import write_tiny_model
 
@@ -27,7 +28,7 @@ EOS_ID, END_ID = 256, 3
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    return LLM(str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")), backend="numpy")
+    return LLM(str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")), **ON_BACKEND)
 
 
 def params_of(max_tokens: int = 60, *, temperature: float = 1.0, **structure: Any) -> Any:
