@@ -41,7 +41,7 @@ constexpr int kLeftPad = 8, kLeft = kChunk + kLeftPad, kRight = kColumns + 4, kS
 struct Prepared {
   float inverse[kChunk][kChunk];  // tiles above the diagonal hold anything
   float scores[kChunk][kChunk];
-  float sums[kChunk];      // G
+  double sums[kChunk];     // G
   float of_key[kChunk];    // what makes a key a unit
   float of_query[kChunk];  // and scales a query
 };
@@ -74,6 +74,9 @@ PYVT_DEVICE Chunk find_chunk(const Slots& slots, int index) {
   }
   return {0, 0};
 }
+
+// Sums are f64, since what counts is the difference of large ones.
+PYVT_DEVICE float exp_of(double x) { return expf(static_cast<float>(x)); }
 
 // Two neighbours.
 template <typename T>
@@ -153,7 +156,8 @@ struct PrepareShared {
   float lower[kChunk][kLeft];  // L
   float inverse[kChunk][kLeft];
   float small[kTiles][kTile][kSmallRight];
-  float decay[kChunk], beta[kChunk], sums[kChunk], of_key[kChunk], of_query[kChunk];
+  double sums[kChunk];
+  float decay[kChunk], beta[kChunk], of_key[kChunk], of_query[kChunk];
 };
 
 // Decays, norms and running sums of a chunk; ends with a barrier.
@@ -177,7 +181,7 @@ PYVT_DEVICE void stage_chunk(const ChunkCall& call, const Chunk& chunk, int head
   __syncthreads();
   const int t = threadIdx.x % kChunk;
   if (threadIdx.x < kChunk) {
-    float sum = 0.0f;
+    double sum = 0.0;
     for (int i = 0; i <= t; ++i) sum += to->decay[i];
     to->sums[t] = out->sums[t] = sum;
     to->of_key[t] = out->of_key[t] =
@@ -215,7 +219,7 @@ PYVT_DEVICE void multiply_keys(PrepareShared<T, kKeys>* s, Prepared* out) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = warp * kTile + row_of(i), column = 8 * n + column_of(i);
-      const float decay = row < column ? 0.0f : expf(s->sums[row] - s->sums[column]);
+      const float decay = row < column ? 0.0f : exp_of(s->sums[row] - s->sums[column]);
       const float common = decay * s->of_key[column];
       s->lower[row][column] =
           row == column ? 0.0f : common * s->beta[row] * s->of_key[row] * of_keys[n][i];
@@ -308,7 +312,8 @@ struct WalkShared {
   float state[kKeys][kRight];
   float wanted[kChunk][kRight];       // D
   float corrections[kChunk][kRight];  // U
-  float sums[kChunk], of_key[kChunk], of_query[kChunk], to_end[kChunk];
+  double sums[kChunk];
+  float of_key[kChunk], of_query[kChunk], to_end[kChunk];
   uint32_t kept[2];  // tokens whose states are kept, but the last
 };
 
@@ -384,10 +389,10 @@ PYVT_DEVICE void advance(int last, const Fragments<T, kKeys>& before, Fragments<
   __syncthreads();
   if (threadIdx.x < kChunk) {
     const int own = threadIdx.x;
-    s->to_end[own] = own > last ? 0.0f : expf(s->sums[last] - s->sums[own]) * s->of_key[own];
+    s->to_end[own] = own > last ? 0.0f : exp_of(s->sums[last] - s->sums[own]) * s->of_key[own];
   }
   __syncthreads();
-  const float decay = expf(s->sums[last]);
+  const float decay = exp_of(s->sums[last]);
 #pragma unroll
   for (int i = 0; i < Owned<kKeys>::kCount; ++i) {
 #pragma unroll
@@ -455,7 +460,7 @@ PYVT_DEVICE void walk_chunk(const DeltaCall& c, const Walk& at, const Chunk& chu
       const int t = first + row_of(e), own = column + 8 * n + column_of(e);
       const bool is_in = t < chunk.count && at.column + own < size;
       const float v = is_in ? c.v.get(chunk.first + t, at.head, at.column + own) : 0.0f;
-      const float decay = expf(s->sums[t]);
+      const float decay = exp_of(s->sums[t]);
       s->wanted[t][own] = v - decay * s->of_key[t] * sums[n][e];
       out[n][e] *= decay * s->of_query[t];
       sums[n][e] = 0.0f;
