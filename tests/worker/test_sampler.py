@@ -233,7 +233,7 @@ def test_drafts_that_were_right_before_a_bad_row_are_given_out(
     logits[[0, 1, 2], [5, 6, 7]] = 1
     logits[bad, 3] = np.nan
 
-    result = sample(logits, wanted, rows)
+    result = start_sampling(logits, wanted, rows).finish()
 
     assert result.token_ids.get("p", ()) == given
     assert ("p" in result.errors) is has_failed
