@@ -25,8 +25,8 @@
 //             read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7
 // tried       prefetch, two runs: 1 KiB ahead 83-107 % of the read loop, 2 KiB 94-131, 3 KiB
 //             81-130. Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K
-//             66-82 %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers, 14
-//             moves to the stack in a panel kernel instead of 2
+//             66-82 %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers,
+//             14 moves to the stack in a panel kernel instead of 2
 // source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
 #pragma once
 
