@@ -64,6 +64,7 @@ def build_engine(
     *,
     progress: Progress | None = None,
     make_connector: MakeConnector | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
 ) -> LLMEngine:
     """Load a model and return an engine for it.
 
@@ -72,6 +73,7 @@ def build_engine(
         progress: called with the bytes of weights that are loaded and their sum.
         make_connector: makes what loads and stores KV beyond the engine's blocks, of their size
             and the cache groups; it needs the prefix cache, whose names of blocks it uses.
+        on_plan: called with what the model will take of the memory, before any of it is loaded.
 
     Raises:
         CheckpointError: the model's files are damaged or incomplete.
@@ -91,6 +93,8 @@ def build_engine(
         made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
         log.info("plan %s", planned.summary())
+        if on_plan is not None:
+            on_plan(planned)
         backends.load(planned.config.device.backend)
         use_backend(planned.config.device.backend)
         _set_threads(num_threads)

@@ -293,8 +293,9 @@ def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
         return replace(shape, num_mtp_layers=0)
     if not shape.num_mtp_layers:
         raise ConfigError(
-            f"[config] speculative.speculation: expected a model with a head for {MTP_METHOD!r}, "
-            f"got {shape.architecture} without one; take a file that has it, or 'ngram'",
+            "[config] speculative.speculation: expected a model with a draft head for "
+            f"{MTP_METHOD!r}, got {shape.architecture} without one; take a file that has it, or "
+            "'ngram'",
             field="speculative.speculation",
         )
     return shape

@@ -16,7 +16,7 @@ import numpy as np
 from pyvt.structured.vocabulary import NUM_BYTES, GrammarVocabulary, allowed_ids
 
 # Bytes of the first way, and bytes looked at for a shorter one, some 10 µs each: at admission.
-MAX_BYTES = 16_384
+MAX_BYTES = 8192
 MAX_STEPS = 4000
 # Between steps, for the first way too.
 MAX_STEPS_ON_THE_WAY = 1000

@@ -347,11 +347,11 @@ def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> Non
     server.end()
 
     words = [line.split()[0] for line in server.lines]
-    assert words == ["loading", "model", "context", "memory", "detected", "url", "try", "stopping"]
-    assert "tiny-llama" in server.lines[1]
-    assert server.lines[2] == "context    128 tokens, the model's own"
-    assert "weights" in server.lines[3]
-    assert "KV" in server.lines[3]
+    assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
+    assert server.lines[1] == "context    128 tokens, the model's own"
+    assert "weights" in server.lines[2]
+    assert "KV" in server.lines[2]
+    assert "tiny-llama" in server.lines[3]
     assert "0 requests" in server.lines[-1]
 
 
