@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -219,7 +219,9 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
     config = state.config
     made = uvicorn.Config(
         create_app(state),
+        http=_http(),
         log_config=None,
+        log_level="error",
         access_log=False,
         lifespan="off",
         server_header=False,
@@ -238,6 +240,15 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
             field="server.ssl_certfile",
         ) from error
     return made
+
+
+def _http() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return what reads HTTP: with httptools where it is installed."""
+    try:
+        from pyvt.server.connection import Connection
+    except ImportError:
+        return "h11"
+    return Connection
 
 
 class UnsignalledServer(uvicorn.Server):

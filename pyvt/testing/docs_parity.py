@@ -185,6 +185,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="658 tools that people have described (BFCL): no wrong argument is let through",
+        command="pytest tests/structured/test_tool_schemas.py",
+        label="PASS",
+    ),
+    Capability(
         name="Speculative decoding by prompt lookup: the same tokens as without",
         command="pytest tests/spec_decode tests/engine/test_speculative.py",
         label="PASS",

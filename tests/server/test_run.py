@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import shutil
 import signal
@@ -303,15 +304,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
 
 
-def test_process_drains_on_a_signal_and_frees_the_port(tiny_model: Path) -> None:
+def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
+    tiny_model: Path,
+) -> None:
     server = Process(tiny_model)
     reply = server.stream()
 
     server.process.send_signal(signal.SIGTERM)
     rest = reply.read()
+    assert server.process.stderr is not None
+    server.lines += [line.rstrip() for line in server.process.stderr]
 
     assert rest.endswith(b"data: [DONE]\n\n")
     assert server.end() == 0
+    words = [line.split()[0] for line in server.lines if not line.startswith("{")]
+    assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
+    assert server.lines[1] == "context    128 tokens, the model's own"
+    assert "weights" in server.lines[2]
+    assert "KV" in server.lines[2]
+    assert "tiny-llama" in server.lines[3]
+    assert "requests" in next(line for line in server.lines if line.startswith("stopping"))
+    # Beside them: a line for each request.
+    (access,) = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert (access["path"], access["status"]) == ("/v1/completions", 200)
     port = int(server.url.rpartition(":")[2])
     socket.create_server(("127.0.0.1", port)).close()
 
@@ -337,22 +352,6 @@ def test_process_ends_at_once_on_a_second_signal(tiny_model: Path) -> None:
 
     # Where the stream was short, the first signal was enough.
     assert server.end() in (0, 130)
-
-
-def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> None:
-    server = Process(tiny_model)
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.stderr is not None
-    server.lines += [line.rstrip() for line in server.process.stderr]
-    server.end()
-
-    words = [line.split()[0] for line in server.lines]
-    assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
-    assert server.lines[1] == "context    128 tokens, the model's own"
-    assert "weights" in server.lines[2]
-    assert "KV" in server.lines[2]
-    assert "tiny-llama" in server.lines[3]
-    assert "0 requests" in server.lines[-1]
 
 
 def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
