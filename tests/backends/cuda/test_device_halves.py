@@ -19,7 +19,13 @@ from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
 pytestmark = [NEEDS_DEVICE]
 
 WIDE = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "head_dim": 64}
-LINEAR = {"linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_num_value_heads": 4}
+LINEAR: dict[str, Any] = {
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_num_value_heads": 4,
+    "rope_parameters": MODEL_CASES_BY_NAME["qwen3_5"].config["rope_parameters"]
+    | {"mrope_section": [4, 2, 2]},
+}
 TWO_LAYERS = ["linear_attention", "full_attention"]
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
