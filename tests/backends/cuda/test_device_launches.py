@@ -13,11 +13,11 @@ from tests.engine.tiny_model import CONFIG, write_tiny_model
 
 pytestmark = [NEEDS_DEVICE]
 
-# Norms of queries and keys, rotary, cache, attention; qkv, o, gate and up, down; two norms that add,
-# and the activation.
+# Norms of queries and keys, rotary, cache, attention; qkv, o, gate and up, down; two norms that
+# add, and the activation.
 DENSE = 12
-# Convolution and delta rule, 3 products for them; two norms that add; router, 4 launches of experts;
-# the shared expert: gate and up, down, its gate, activation, sum.
+# Convolution and delta rule, 3 products for them; two norms that add; router, 4 launches of
+# experts; the shared expert: gate and up, down, its gate, activation, sum.
 LINEAR_MOE = 17
 # As dense without its MLP, a gate of the output; the experts.
 FULL_MOE = 21
