@@ -116,6 +116,15 @@ inline int int8_index(DType dtype) {
   }
 }
 
+// Rows of activations that a kernel of floats takes at once, and the place of the number that is
+// best taken of `num_rows`: 7 and 8 rows go in two parts of up to 4, which take a third less than 6
+// and the rest.
+constexpr int64_t kFloatSteps[] = {1, 2, 3, 4, 6};
+constexpr size_t float_step(int64_t num_rows) {
+  if (num_rows >= 6) return num_rows == 7 || num_rows == 8 ? 3 : 4;
+  return num_rows >= 4 ? 3 : static_cast<size_t>(num_rows - 1);
+}
+
 // One plain float format: a tile is [K / words][16 rows] of 32-bit words, and a word holds one
 // column of f32 or two of bf16 or f16; an odd K ends in a half word of zero.
 struct FloatFormat {
@@ -123,9 +132,9 @@ struct FloatFormat {
 
   void (*pack_tile)(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile);
 
-  // Products of 1, 2, 4, 6 rows x [rows][ldx] with a tile; unless `is_first`, `out` holds the sums
+  // Products of kFloatSteps rows x [rows][ldx] with a tile; unless `is_first`, `out` holds the sums
   // of earlier columns.
-  void (*direct[4])(const uint8_t* tile, int64_t num_cols, const float* x, int64_t ldx, float* out,
+  void (*direct[5])(const uint8_t* tile, int64_t num_cols, const float* x, int64_t ldx, float* out,
                     int64_t ldo, bool is_first);
 
   // The tile as f32 [num_cols][16]; null for f32, whose tile is that already.
