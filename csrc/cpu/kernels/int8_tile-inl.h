@@ -141,6 +141,24 @@ struct Activations {
   }
 };
 
+// Whether dots are products of matrices, two rows of a tile with two of activations: dots of the
+// quads from `first` on, which begin at `starts`.
+#if defined(PYVT_ISA_I8MM)
+#include "cpu/kernels/int8_matrix-inl.h"
+#else
+constexpr bool kHasMatrices = false;
+template <typename Block>
+void unpack_matrices(const Block& block, int sub, uint8_t* panel);
+template <int kRows, int kNumQuads, typename View>
+void matrix_dots(const View& view, const Activations& a, int first, const int32_t (&starts)[kRows],
+                 simd::Words (&dots)[kRows]);
+#endif
+
+// One row of a packed tile is bound by memory, and stays with products of vectors.
+template <int kRows, typename View>
+constexpr bool kTakesMatrices =
+    kHasMatrices && !View::kIsAcrossBlocks && (View::kIsPanel || kRows > 1);
+
 // The dots of kRows rows with the codes, less the offset, of 32 columns. A format with kParts = 2
 // sums halves of the columns apart, since the whole does not fit in s16 or has a factor for each.
 template <class Format, int kRows, typename View>
@@ -153,8 +171,13 @@ PYVT_INLINE void unsigned_dots(const View& view, const Activations& a, simd::Wor
   PYVT_UNROLL
   for (int part = 0; part < kParts; ++part) {
     simd::Dot sums[kRows];
+    if constexpr (kTakesMatrices<kRows, View>) {
+      int32_t starts[kRows];
+      for (int m = 0; m < kRows; ++m) starts[m] = terms.at(part, m);
+      matrix_dots<kRows, kPartQuads>(view, a, part * kPartQuads, starts, sums);
+    }
     PYVT_UNROLL
-    for (int i = 0; i < kPartQuads; ++i) {
+    for (int i = 0; i < (kTakesMatrices<kRows, View> ? 0 : kPartQuads); ++i) {
       const int j = part * kPartQuads + i;
       view.prefetch(j);
       simd::Words codes;
@@ -196,6 +219,10 @@ template <class Format, int kRows, typename View>
 PYVT_INLINE void signed_dots(const View& view, const Activations& a, int group,
                              simd::Words (&dots)[kRows]) {
   constexpr int kGroupQuads = kQuads / Format::kGroups;
+  if constexpr (kTakesMatrices<kRows, View>) {
+    matrix_dots<kRows, kGroupQuads>(view, a, group * kGroupQuads, {}, dots);
+    return;
+  }
   PYVT_UNROLL
   for (int m = 0; m < kRows; ++m) {
     if constexpr (View::kIsPanel) {
@@ -459,16 +486,18 @@ struct UnsignedCodes : FormatDefaults {
 
   template <typename Block>
   static inline void unpack_codes(const Block& block, int sub, uint8_t* panel) {
+    if constexpr (kHasMatrices) return unpack_matrices(block, sub, panel);
     for (int j = 0; j < kQuads; ++j) {
       simd::store_words(panel + j * kRowWordBytes, block.quad(sub, j));
     }
   }
 };
 
-// What a format of signed codes does: a panel has two words for each quad, magnitudes and masks.
+// What a format of signed codes does: a panel has two words for each quad, magnitudes and masks,
+// or the codes alone for products of matrices.
 template <class Format>
 struct SignedCodes : FormatDefaults {
-  static constexpr int kPanelWords = 2;
+  static constexpr int kPanelWords = kHasMatrices ? 1 : 2;
 
   template <int kRows, typename View>
   static PYVT_INLINE void dots(const View& view, const Activations& a, int group,
@@ -478,6 +507,7 @@ struct SignedCodes : FormatDefaults {
 
   template <typename Block>
   static inline void unpack_codes(const Block& block, int sub, uint8_t* panel) {
+    if constexpr (kHasMatrices) return unpack_matrices(block, sub, panel);
     constexpr int kGroupQuads = kQuads / Format::kGroups;
     for (int group = 0; group < Format::kGroups; ++group) {
       simd::Words negative = simd::zero_words();
