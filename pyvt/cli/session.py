@@ -30,10 +30,11 @@ from pyvt.sampling_params import SamplingParams
 
 # Whose fields are options of every command that loads a model, in the order of the help.
 ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
-    EngineConfig: ("max_model_len",),
+    EngineConfig: ("max_model_len", "chat_template"),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
     CacheConfig: (
-        *("kv_dtype", "memory_fraction", "num_blocks", "block_size", "enable_prefix_caching"),
+        *("kv_dtype", "memory_fraction", "gpu_memory_utilization"),
+        *("num_blocks", "block_size", "enable_prefix_caching"),
     ),
     SchedulerConfig: ("max_num_seqs", "max_num_batched_tokens", "scheduling_policy"),
     SpeculativeConfig: (

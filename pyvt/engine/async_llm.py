@@ -6,8 +6,9 @@
 ...         print(output.outputs[0].text, end="")
 >>> await llm.shutdown()
 
-A read that is cancelled takes nothing and loses nothing: the next read gets the same event. The
-request ends when its stream is closed or dropped, when ``abort`` names it, or at its deadline.
+A reader that is behind may ``take`` all that waits at once. A read that is cancelled takes nothing
+and loses nothing: the next read gets the same event. The request ends when its stream is closed or
+dropped, when ``abort`` names it, or at its deadline.
 
 Texts are tokenised on threads of a small pool, requests with a grammar wait for it on others, the
 engine steps on its own, and what a step brings wakes the loop once, however many requests it is
@@ -204,16 +205,40 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._is_done:
+        outputs = await self.take(1)
+        if not outputs:
             raise StopAsyncIteration
-        await self.start()
+        return outputs[0]
+
+    async def take(self, most: int) -> list[RequestOutput]:
+        """Wait until there is an output; return those that are there, at most so many.
+
+        Returns nothing after the last one.
+
+        Raises:
+            RequestError: the request cannot be served, or there is no room for it.
+            EngineDeadError: the engine has failed or was shut down.
+        """
+        if self._is_done:
+            return []
+        if self._events is None:
+            await self.start()
         assert self._events is not None, "a stream that has started gets events"
-        event = await self._events.get()
-        if not isinstance(event, RequestOutput):
-            self._is_done = True
-            raise event
-        self._is_done = event.finished
-        return event
+        waiting = self._events.events
+        if not waiting:
+            await self._events.wait()
+        taken: list[RequestOutput] = []
+        while waiting and len(taken) < most:
+            event = waiting[0]
+            if not isinstance(event, RequestOutput):
+                if taken:
+                    break
+                self._is_done = True
+                raise event
+            taken.append(event)
+            waiting.popleft()
+        self._is_done = taken[-1].finished
+        return taken
 
     async def __aenter__(self) -> "RequestStream":
         return await self.start()
@@ -250,8 +275,8 @@ class _Inbox:
         self.events.append(event)
         self._outbox.wake(self)
 
-    async def get(self) -> Event:
-        """Wait for the next event and take it; a cancelled wait takes nothing."""
+    async def wait(self) -> None:
+        """Wait until there is an event."""
         while not self.events:
             assert self.waiter is None, "one task reads a stream"
             self.waiter = asyncio.get_running_loop().create_future()
@@ -259,7 +284,6 @@ class _Inbox:
                 await self.waiter
             finally:
                 self.waiter = None
-        return self.events.popleft()
 
 
 class _Outbox:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import Candidate, Op, allocating, tapped
+from pyvt.dispatch import Candidate, Fetched, Op, allocating, fetch, tapped
 from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
@@ -119,17 +119,13 @@ class GraphRunner:
                 return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
-    def greedy_tokens(self, step: StepInputs) -> list[int] | None:
-        """Return the most likely tokens of the requests of ``step``, in their order.
+    def start_greedy(self, step: StepInputs) -> Fetched | None:
+        """Return ``num_bad`` and ``best`` of a step that a plan ran, for all of its tokens.
 
-        None where the plan has none, or where logits are not finite: the sampler then looks itself.
+        None for another step.
         """
         recorded = self._replayed
-        if recorded is None or any(recorded.num_bad.tolist()):
-            return None
-        tokens: list[int] = recorded.best.tolist()
-        indices = step.batch.logits_indices
-        return tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
+        return None if recorded is None else fetch([recorded.num_bad, recorded.best])
 
     def _run_eagerly(self, step: StepInputs) -> Array:
         """Run a step op by op; its large arrays stay in a pool, not in a heap of holes.

@@ -390,6 +390,22 @@ def test_engine_prompt_has_the_bos_of_its_template_or_of_its_tokenizer_never_bot
     assert chat[-2:] == text[-2:]
 
 
+def test_chat_template_of_a_file_replaces_the_models_own(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "own"}))
+    file = tmp_path / "other.jinja"
+    file.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    messages = [{"role": "user", "content": "hi"}]
+
+    own = LLM(str(folder)).engine.input_processor
+    other = LLM(str(folder), chat_template=str(file)).engine.input_processor
+
+    assert own.render(messages).text == "own"
+    assert other.render(messages).text == "<user>hi"
+    with pytest.raises(CheckpointError, match=r"nowhere\.jinja.*readable file"):
+        LLM(str(folder), chat_template=str(tmp_path / "nowhere.jinja"))
+
+
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
     config = engine_config(str(tiny), block_size=4, kv_dtype="f32")
     store: dict[Any, bytes] = {}

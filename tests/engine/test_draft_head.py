@@ -11,7 +11,8 @@ from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.testing.checkpoints import write_safetensors
 from pyvt.testing.model_cases import ModelCase
-from tests.engine.tiny_model import CONFIG, EXACT, HYBRID_CONFIG, write_tiny_model
+from tests.engine.engine_backend import EXACT
+from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello hello hello", "x", "one two three four five"]
 

@@ -13,8 +13,9 @@ from pyvt.errors import RequestError
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.structured import compiler
+from tests.engine.engine_backend import EXACT
 from tests.engine.engines import engine_of
-from tests.engine.tiny_model import EXACT, write_tiny_model
+from tests.engine.tiny_model import write_tiny_model
 
 PERSON = {
     "type": "object",

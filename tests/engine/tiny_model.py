@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from pyvt import backends
 from pyvt.testing.checkpoints import write_safetensors
 from pyvt.testing.model_cases import MODEL_CASES_BY_NAME, ModelCase
 
@@ -31,13 +30,6 @@ HYBRID_CONFIG: dict[str, Any] = MODEL_CASES_BY_NAME["qwen3_5_mtp"].config | {
     "vocab_size": CONFIG["vocab_size"],
     "eos_token_id": 3,
 }
-# Where the rows of a step do not depend on those beside them: on native kernels, to the bit; on the
-# reference in f64, as far as tokens go.
-EXACT: dict[str, Any] = (
-    {"backend": "cpu", "dtype": "f32", "act": "none"}
-    if backends.why_not("cpu") is None
-    else {"backend": "numpy", "dtype": "f64"}
-)
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"

@@ -201,7 +201,9 @@ def test_short_ends_of_prompts_share_a_plan_with_a_head_of_one_row(
         np.testing.assert_array_equal(got, want)
         logits = runner.logits(steps[1], got)
         np.testing.assert_array_equal(logits, model.compute_logits(want[3:]))
-        assert runner.greedy_tokens(steps[1]) == logits.argmax(axis=1).tolist()
+        started = runner.start_greedy(steps[1])
+        assert started is not None
+        assert [found.tolist() for found in started.arrays()] == [[0], logits.argmax(1).tolist()]
 
     assert (runner.num_replays, len(backend.plans)) == (2, 1)
 

@@ -8,7 +8,7 @@ import pytest
 from pyvt import ops
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
-from pyvt.worker.sampler import Sampled, sample
+from pyvt.worker.sampler import Sampled, start_sampling
 from tests.worker.steps import new_request
 
 VOCAB_SIZE = 20
@@ -30,12 +30,8 @@ def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) 
     rows = InputBatch(max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
     for i, setting in enumerate(settings):
         rows.add(new_request(str(i), setting.pop("prompt", PROMPT), **setting))
-    return sample(
-        logits,
-        [LogitsRow(rows[str(i)]) for i in range(len(settings))],
-        rows,
-        is_processed=is_processed,
-    )
+    wanted = [LogitsRow(rows[str(i)]) for i in range(len(settings))]
+    return start_sampling(logits, wanted, rows, is_processed=is_processed).finish()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,8 @@ def test_draws_follow_the_temperature() -> None:
     for seed in seeds:
         rows.add(new_request(str(seed), PROMPT, temperature=2.0, seed=seed))
 
-    result = sample(_logits(400), [LogitsRow(rows[str(seed)]) for seed in seeds], rows)
+    wanted = [LogitsRow(rows[str(seed)]) for seed in seeds]
+    result = start_sampling(_logits(400), wanted, rows).finish()
 
     counts = np.bincount(list(_tokens(result).values()), minlength=VOCAB_SIZE)
     wanted = np.exp(ops.log_softmax(_logits() / np.float32(2)))[0] * 400
@@ -236,7 +233,7 @@ def test_drafts_that_were_right_before_a_bad_row_are_given_out(
     logits[[0, 1, 2], [5, 6, 7]] = 1
     logits[bad, 3] = np.nan
 
-    result = sample(logits, wanted, rows)
+    result = start_sampling(logits, wanted, rows).finish()
 
     assert result.token_ids.get("p", ()) == given
     assert ("p" in result.errors) is has_failed
