@@ -12,7 +12,7 @@ from pyvt.cli.args import field_options, given
 from pyvt.cli.model_path import model_path
 from pyvt.cli.session import engine_options, engine_settings
 from pyvt.cli.terminal import loading, say
-from pyvt.config import EngineConfig, SchedulerConfig, engine_config
+from pyvt.config import SchedulerConfig, engine_config
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.engine.build import build_engine
@@ -30,14 +30,12 @@ SERVER_FLAGS = {
     "request_timeout_s": "--request-timeout",
 }
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
-LOGPROBS_FIELDS = ("logprobs_mode",)
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
 @click.argument("model", default=hub.DEFAULT_MODEL)
 @field_options(ServerConfig, SERVER_FIELDS, flags=SERVER_FLAGS)
 @field_options(SchedulerConfig, SCHEDULER_FIELDS)
-@field_options(EngineConfig, LOGPROBS_FIELDS)
 @engine_options
 def serve_command(model: str, **options: Any) -> None:
     """Serve MODEL over HTTP: an alias, org/repo, a folder of a model or a .gguf file.
@@ -49,7 +47,7 @@ def serve_command(model: str, **options: Any) -> None:
     path = model_path(model)
     names = config.served_model_name or (Path(model).name if Path(model).exists() else model,)
     state = ServerState(config=config, names=names)
-    settings = given(options, SCHEDULER_FIELDS + LOGPROBS_FIELDS) | engine_settings(options)
+    settings = given(options, SCHEDULER_FIELDS) | engine_settings(options)
     # Before the model is loaded: a port that is in use is known at once.
     sock = listen(config)
 
