@@ -92,12 +92,11 @@ def _option(
             help=text,
         )
     members = _members(hint)
-    if bool in members and default is True:
-        # What is on unless told gets a flag that turns it off.
-        flag = f"{flag}/--no-{flag.removeprefix('--')}"
-        text = text.removesuffix("  [default: True]") + "  [default: on]"
     if bool in members:
-        return click.option(flag, field.name, is_flag=True, default=None, help=text)
+        if default is True:
+            text = text.removesuffix("  [default: True]") + "  [default: on]"
+        both = f"{flag}/--no-{flag.removeprefix('--')}"
+        return click.option(both, field.name, is_flag=True, default=None, help=text)
     for member in members:
         if get_origin(member) is not None and issubclass(get_origin(member), Sequence):
             (item,) = get_args(member)

@@ -53,6 +53,7 @@ def test_options_not_given_are_left_out() -> None:
         (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
         (["--start", "5"], {"seed": 5}),
         (["--is-on"], {"is_on": True}),
+        (["--no-is-on"], {"is_on": False}),
         (["--no-is-used"], {"is_used": False}),
         (["--is-used"], {"is_used": True}),
     ],

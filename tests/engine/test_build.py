@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
+from pyvt import hub
 from pyvt.config import CacheGroup, engine_config
 from pyvt.dispatch.backend import Backend
 from pyvt.engine import build, memory_plan
@@ -65,6 +66,18 @@ def test_engine_tokens_are_those_of_a_run_alone(
     assert tokens(llm, PROMPTS, GREEDY) == solo["greedy"]
     assert tokens(llm, PROMPTS, SEEDED) == solo["seeded"]
     llm.engine.core.scheduler.check_integrity()
+
+
+def test_engine_takes_a_name_that_the_hub_knows(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "obtain", lambda name: asked.append(name) or tiny)
+
+    llm = LLM("smollm2-135m", num_blocks=20, max_model_len=80)
+
+    assert asked == ["smollm2-135m"]
+    assert len(llm.generate([5, 6], GREEDY)[0].outputs[0].token_ids) > 0
 
 
 def test_engine_preemption_case_does_preempt(tiny: Path) -> None:

@@ -318,11 +318,11 @@ def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
     assert rest.endswith(b"data: [DONE]\n\n")
     assert server.end() == 0
     words = [line.split()[0] for line in server.lines if not line.startswith("{")]
-    assert words == ["loading", "model", "context", "memory", "detected", "url", "try", "stopping"]
-    assert "tiny-llama" in server.lines[1]
-    assert server.lines[2] == "context    128 tokens, the model's own"
-    assert "weights" in server.lines[3]
-    assert "KV" in server.lines[3]
+    assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
+    assert server.lines[1] == "context    128 tokens, the model's own"
+    assert "weights" in server.lines[2]
+    assert "KV" in server.lines[2]
+    assert "tiny-llama" in server.lines[3]
     assert "requests" in next(line for line in server.lines if line.startswith("stopping"))
     # Beside them: a line for each request.
     (access,) = [json.loads(line) for line in server.lines if line.startswith("{")]
