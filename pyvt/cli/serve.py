@@ -11,7 +11,7 @@ from pyvt.cli.args import field_options, given
 from pyvt.cli.model_path import model_path, served_name
 from pyvt.cli.session import engine_options, engine_settings
 from pyvt.cli.terminal import loading, say
-from pyvt.config import EngineConfig, engine_config
+from pyvt.config import engine_config
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.engine.build import build_engine
@@ -28,13 +28,11 @@ SERVER_FLAGS = {
     "stall_timeout_s": "--stall-timeout",
     "request_timeout_s": "--request-timeout",
 }
-LOGPROBS_FIELDS = ("logprobs_mode",)
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
 @click.argument("model", default=hub.DEFAULT_MODEL)
 @field_options(ServerConfig, SERVER_FIELDS, flags=SERVER_FLAGS)
-@field_options(EngineConfig, LOGPROBS_FIELDS)
 @engine_options
 def serve_command(model: str, **options: Any) -> None:
     """Serve MODEL over HTTP: an alias, org/repo, a folder of a model or a .gguf file.
@@ -46,7 +44,7 @@ def serve_command(model: str, **options: Any) -> None:
     path = model_path(model)
     names = config.served_model_name or (served_name(model),)
     state = ServerState(config=config, names=names)
-    settings = given(options, LOGPROBS_FIELDS) | engine_settings(options)
+    settings = engine_settings(options)
     # Before the model is loaded: a port that is in use is known at once.
     sock = listen(config)
 

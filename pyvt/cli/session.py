@@ -30,7 +30,7 @@ from pyvt.sampling_params import SamplingParams
 
 # Whose fields are options of every command that loads a model, in the order of the help.
 ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
-    EngineConfig: ("max_model_len", "chat_template"),
+    EngineConfig: ("max_model_len", "chat_template", "logprobs_mode"),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
     CacheConfig: (
         *("kv_dtype", "memory_fraction", "gpu_memory_utilization"),

@@ -388,6 +388,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="Server: each part of its page, used in Chromium",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
         name="`pyvt chat --url` and `pyvt bench serve`: servers over HTTP",
         command="pytest tests/cli/test_remote.py tests/cli/test_bench_http.py",
         label="PASS",
