@@ -1,7 +1,7 @@
 """Build the compiled CPU module another way and test it: ``python -m tests.native_builds NAME``.
 
-1. ``simde``: the AVX-512 and NEON kernels over SIMDe, which plays their instructions on AVX2: the
-   numbers of these levels are simulated, on whatever CPU this runs.
+1. ``simde``: the AVX-512, NEON and i8mm kernels over SIMDe, which plays their instructions on
+   AVX2: the numbers of these levels are simulated, on whatever CPU this runs.
 2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
 3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
 4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other, and

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from blake3 import blake3
 
 from pyvt import backends
@@ -27,6 +29,7 @@ from pyvt.kv_tier.connector import KVConnector
 from pyvt.log import get_logger
 from pyvt.models.base import CausalLM
 from pyvt.models.registry import load_model
+from pyvt.packed_texts import PackedTexts
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
@@ -38,7 +41,7 @@ from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
 from pyvt.weights.quantized import QuantizedSource
-from pyvt.weights.resolve import ModelFiles, open_model
+from pyvt.weights.resolve import ModelFiles, chat_template_file, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import KVCache, allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
@@ -61,6 +64,7 @@ def build_engine(
     *,
     progress: Progress | None = None,
     make_connector: MakeConnector | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
 ) -> LLMEngine:
     """Load a model and return an engine for it.
 
@@ -69,6 +73,7 @@ def build_engine(
         progress: called with the bytes of weights that are loaded and their sum.
         make_connector: makes what loads and stores KV beyond the engine's blocks, of their size
             and the cache groups; it needs the prefix cache, whose names of blocks it uses.
+        on_plan: called with what the model will take of the memory, before any of it is loaded.
 
     Raises:
         CheckpointError: the model's files are damaged or incomplete.
@@ -77,14 +82,19 @@ def build_engine(
     """
     start_s = time.perf_counter()
     _check_named(config, make_connector)
+    templates = None
+    if config.chat_template is not None:
+        templates = chat_template_file(Path(config.chat_template))
     num_threads = config.device.threads
-    files = open_model(config.model)
+    files = open_model(_path_of(config.model))
     # A tokenizer takes as long as the weights, most of it with one core.
     helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
         made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
         log.info("plan %s", planned.summary())
+        if on_plan is not None:
+            on_plan(planned)
         backends.load(planned.config.device.backend)
         use_backend(planned.config.device.backend)
         _set_threads(num_threads)
@@ -108,7 +118,7 @@ def build_engine(
         core,
         InputProcessor(
             tokenizer,
-            _chat_template(files.chat_templates, tokenizer),
+            _chat_template(files.chat_templates if templates is None else templates, tokenizer),
             limits,
             lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
@@ -122,6 +132,19 @@ def build_engine(
     told = (files.path, device.backend, device.dtype, engine.model_load_ms)
     log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
     return engine
+
+
+def _path_of(model: str) -> Path:
+    """Return the path of a model; the hub is loaded only for a name that is none."""
+    path = Path(model)
+    try:
+        if path.exists():
+            return path
+    except OSError:  # a name longer than the file system takes
+        pass
+    from pyvt import hub
+
+    return hub.obtain(model)
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:
@@ -253,10 +276,13 @@ def _tokenizer_digest(files: ModelFiles) -> str:
     for key, value in (files.gguf_metadata or {}).items():
         if not key.startswith("tokenizer."):
             continue
-        # A vocabulary is joined, which takes a hundredth of the time of its repr.
-        is_texts = isinstance(value, list) and set(map(type, value)) == {str}
-        text = "\0".join([key, str(len(value)), *value]) if is_texts else f"{key}\0{value!r}"
-        digest.update(text.encode())
+        if isinstance(value, PackedTexts):
+            digest.update(f"{key}\0{len(value)}\0".encode() + value.ends.tobytes() + value.blob)
+        elif isinstance(value, list):
+            numbers = np.asarray(value)
+            digest.update(f"{key}\0{numbers.dtype}\0".encode() + numbers.tobytes())
+        else:
+            digest.update(f"{key}\0{value!r}".encode())
     return digest.hexdigest()
 
 

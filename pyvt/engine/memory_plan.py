@@ -289,13 +289,14 @@ def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
 
     Raises ConfigError where tokens are to be drafted by a head that the model has not.
     """
-    if config.speculative.method != MTP_METHOD:
+    if config.speculative.speculation != MTP_METHOD:
         return replace(shape, num_mtp_layers=0)
     if not shape.num_mtp_layers:
         raise ConfigError(
-            f"[config] speculative.method: expected a model with a draft head for {MTP_METHOD!r}, "
-            f"got {shape.architecture} without one; take a file that has it, or 'ngram'",
-            field="speculative.method",
+            "[config] speculative.speculation: expected a model with a draft head for "
+            f"{MTP_METHOD!r}, got {shape.architecture} without one; take a file that has it, or "
+            "'ngram'",
+            field="speculative.speculation",
         )
     return shape
 

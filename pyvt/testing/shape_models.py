@@ -65,14 +65,25 @@ _TINY = {
     "head_dim": 64,
     "max_position_embeddings": 2048,
 }
-_HYBRID_MOE = _QWEN3 | {
-    "architectures": ["Qwen3_5MoeForCausalLM"],
-    "model_type": "qwen3_5_moe_text",
+_HYBRID = _QWEN3 | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
     "rope_theta": 1e7,
     "partial_rotary_factor": 0.25,
     "tie_word_embeddings": False,
     "linear_conv_kernel_dim": 4,
     "full_attention_interval": 4,
+}
+_TINY_HYBRID = _TINY | {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
+_HYBRID_MOE = _HYBRID | {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
 }
 # Of Qwen3.6-35B-A3B, but for the number of layers.
 _QWEN3_6 = {
@@ -140,14 +151,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3.6-35b-a3b-tenth": {**_QWEN3_6, "num_hidden_layers": 4},
     # Small enough for a test.
     "tiny": _QWEN3 | _TINY,
+    "tiny-hybrid-dense": _HYBRID | _TINY_HYBRID,
     "tiny-hybrid": {
         **_HYBRID_MOE,
-        **_TINY,
-        "num_hidden_layers": 4,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 64,
-        "linear_value_head_dim": 64,
+        **_TINY_HYBRID,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 256,

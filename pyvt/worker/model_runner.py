@@ -71,7 +71,7 @@ class ModelRunner:
         self.proposer = make_proposer(config.speculative)
         backend = selected_backend()
         self.drafter: HeadDrafter | None = None
-        if config.speculative.method == MTP_METHOD:
+        if config.speculative.speculation == MTP_METHOD:
             self.drafter = HeadDrafter(model, self.rows, backend.device)
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None

@@ -51,10 +51,10 @@ def workspace_bytes(
     num_tokens = min(config.scheduler.max_num_batched_tokens, max_reqs * chunk)
     prefill = _step(cache, _lengths(num_tokens, chunk), config)
     hidden = model.forward(*batch_on(device, prefill.input_ids, prefill.batch))
-    if config.speculative.method == MTP_METHOD:
+    if config.speculative.speculation == MTP_METHOD:
         ids, batch = batch_on(device, prefill.input_ids, prefill.batch)
         model.draft(ids, hidden, batch)
-    num_drafts = config.speculative.num_speculative_tokens if config.speculative.method else 0
+    num_drafts = config.speculative.num_speculative_tokens if config.speculative.speculation else 0
     num_rows = min(max_reqs * (1 + num_drafts), num_tokens)
     _sample(model.compute_logits(hidden[:num_rows]), device)
     del hidden

@@ -64,6 +64,8 @@ class Sampling:
         for start, tokens in _verified(token_ids, self.wanted):
             request = self.wanted[start].request
             last = start + len(tokens) - 1
+            if len(tokens) > 1 and tokens[-1] == ops.NO_TOKEN:
+                tokens = tokens[:-1]  # drafts that were right; the next step comes to the row again
             if tokens[-1] == ops.NO_TOKEN:
                 result.errors[request.request_id] = _error_of(
                     self.wanted[last], int(num_bad[last]), self.num_logits
@@ -90,8 +92,9 @@ def start_sampling(
 ) -> Sampling:
     """Queue what gives tokens to the requests of ``logits`` ``[n, V]``; nothing waits.
 
-    The rows of a request lie together, the one without drafts ahead first. Log probabilities are of
-    the raw logits, with ``is_processed`` of those that were sampled from.
+    The rows of a request lie together, the one without drafts ahead first. A request that fails
+    behind drafts that were right gets these, as without speculation, and fails in the next step.
+    Log probabilities are of the raw logits, with ``is_processed`` of those that were sampled from.
     """
     num_bad = ops.count_nonfinite(logits)
     if isinstance(logits, np.ndarray) and (is_bad := num_bad != 0).any():

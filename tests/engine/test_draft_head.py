@@ -45,7 +45,7 @@ def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def llm_of(folder: Path, num_drafts: int = 0, **settings: Any) -> LLM:
     chosen = EXACT | settings
     if num_drafts:
-        chosen |= {"method": "mtp", "num_speculative_tokens": num_drafts}
+        chosen |= {"speculation": "mtp", "num_speculative_tokens": num_drafts}
     return LLM(str(folder), **chosen)
 
 
@@ -140,4 +140,4 @@ def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="draft head") as refused:
         llm_of(path, 1)
 
-    assert refused.value.field == "speculative.method"
+    assert refused.value.field == "speculative.speculation"

@@ -32,7 +32,7 @@ TIGHT: dict[str, Any] = {
 }
 # The emulator takes a thousand times as long.
 TRAFFIC = [60, pytest.param(600, marks=pytest.mark.slow)] if IS_REFERENCE else [30]
-DRAFTS: dict[str, Any] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+DRAFTS: dict[str, Any] = {"speculation": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
 @pytest.fixture(scope="module")

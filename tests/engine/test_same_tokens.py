@@ -6,6 +6,7 @@ through BLAS, and on a device tokens are compared, and log probabilities closely
 backend these are equal to the last bit.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "cache-off": {"enable_prefix_caching": False},
     "preemption-cache-off": {"num_blocks": 24, "block_size": 4, "enable_prefix_caching": False},
 }
+# What differs between kinds of models on the reference; the scheduler is the same for all.
+FEW_WAYS = ("chunks", "preemption")
 Answer = tuple[tuple[int, ...], tuple[float, ...]]
 
 
@@ -127,10 +130,11 @@ def answer_of(output: RequestOutput) -> Answer:
     return completion.token_ids, tuple(p.taken.logprob for p in completion.logprobs)
 
 
-def alone(path: Path, backend: str, prompts: list[list[int]]) -> list[Answer]:
+@cache
+def alone(path: Path, backend: str) -> list[Answer]:
     """Return each answer of a run alone in one block as long as the context."""
     engine = engine_of(path, backend, block_size=CONTEXT, enable_prefix_caching=False)
-    return [answers(engine, [prompt])[0] for prompt in prompts]
+    return [answers(engine, [prompt])[0] for prompt in PROMPTS]
 
 
 def engine_of(path: Path, backend: str, **settings: Any) -> LLMEngine:
@@ -159,11 +163,11 @@ def backend(request: pytest.FixtureRequest) -> str:
 def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
-    want = alone(folders[kind], backend, PROMPTS)
+    want = alone(folders[kind], backend)
     num_preemptions = {}
 
-    for name, settings in WAYS.items():
-        settings = dict(settings)
+    for name in WAYS if kind == "plain" or backend != "numpy" else FEW_WAYS:
+        settings = dict(WAYS[name])
         if kind == "windowed" and "num_blocks" in settings:
             settings["num_blocks"] = 48  # three groups: what the plan wants for one request
         engine = engine_of(folders[kind], backend, **settings)
@@ -177,7 +181,7 @@ def test_every_way_of_serving_gives_the_answers_of_a_run_alone(
 def test_prefix_cache_cold_and_warm_give_the_same(
     folders: dict[str, Path], kind: str, backend: str
 ) -> None:
-    want = alone(folders[kind], backend, PROMPTS)
+    want = alone(folders[kind], backend)
     engine = engine_of(folders[kind], backend, block_size=4)
 
     cold = answers(engine, PROMPTS)

@@ -41,7 +41,7 @@ def llm_of(folder: str, num_drafts: int, **settings: Any) -> LLM:
     chosen = EXACT | settings
     if num_drafts:
         chosen |= {
-            "method": "ngram",
+            "speculation": "ngram",
             "num_speculative_tokens": num_drafts,
             "prompt_lookup_min": 1,
             "prompt_lookup_max": 3,
@@ -168,7 +168,7 @@ def test_native_backend_is_lossless_to_the_bit_of_the_logprobs(folder: str) -> N
 
     runner: Any = drafting.engine.core.runner
     shapes = runner.graphs._recorded
-    assert any(num_tokens > num_reqs for num_reqs, num_tokens in shapes), "no drafts in a plan"
+    assert any(num_tokens > num_reqs for num_reqs, num_tokens, _ in shapes), "no drafts in a plan"
     assert None not in shapes.values()
     assert [o.outputs[0].logprobs for o in got] == [o.outputs[0].logprobs for o in want]
 
@@ -197,7 +197,7 @@ def test_stats_have_no_rate_without_drafts(plain: LLM) -> None:
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"method": "magic"}, "method"),
+        ({"speculation": "magic"}, "speculation"),
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
         ({"num_speculative_tokens": 33}, "num_speculative_tokens"),
         ({"prompt_lookup_min": 0}, "prompt_lookup_min"),

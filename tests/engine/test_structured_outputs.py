@@ -195,20 +195,22 @@ def test_slow_grammar_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compiler, "_compile", slow)
     llm = AsyncLLM.from_engine(engine_of())
-    structure = StructuredOutputsParams(choice=["slow"])
+    structures = [StructuredOutputsParams(choice=["slow", str(i)]) for i in range(4)]
 
     async def read(prompt: str, params: SamplingParams) -> str:
         stream = llm.generate(prompt, params)
         return "".join([output.outputs[0].text async for output in stream])
 
     async def main() -> None:
-        waiting = asyncio.create_task(
-            read("x", SamplingParams(max_tokens=9, structured_outputs=structure))
-        )
+        waiting = [
+            asyncio.create_task(read("x", SamplingParams(max_tokens=9, structured_outputs=one)))
+            for one in structures
+        ]
+        await asyncio.sleep(0)
         await read("victim", SamplingParams(max_tokens=90, seed=1, ignore_eos=True))
-        assert not waiting.done()
+        assert not any(task.done() for task in waiting)
         may_end.set()
-        await waiting
+        await asyncio.gather(*waiting)
         assert await llm.shutdown(timeout_s=60)
 
     asyncio.run(asyncio.wait_for(main(), 60))

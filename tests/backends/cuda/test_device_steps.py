@@ -16,7 +16,7 @@ from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
 
 pytestmark = [NEEDS_DEVICE]
 
-DRAFTS = {"method": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 3}
+DRAFTS = {"speculation": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 3}
 PROMPTS = ([5, 6, 7], [8, 9, 8, 9, 8], [12, 5, 6, 7, 8], [40, 41], [7, 7, 7, 7, 7, 7], [30], [9])
 
 
