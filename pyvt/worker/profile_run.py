@@ -60,7 +60,9 @@ def workspace_bytes(
     del hidden
     decode = _step(cache, [1] * min(max_reqs, MAX_TOKENS), config)
     graphs = DeviceGraphs(model, cdiv(longest, config.cache.block_size), device)
-    graphs.forward(decode)
+    for is_captured in (False, True):  # what a first run needs is not needed in a capture
+        graphs.is_enabled = is_captured
+        graphs.forward(decode)
     started = graphs.start_greedy(decode)
     assert started is not None, "a step of one token each is a decode step"
     started.arrays()
