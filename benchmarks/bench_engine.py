@@ -124,7 +124,7 @@ class Stamped:
         self.runner.graphs = SimpleNamespace(
             forward=self._timed(graphs.forward),
             logits=self._timed(graphs.logits),
-            greedy_tokens=self._timed(graphs.greedy_tokens),
+            start_greedy=self._timed(graphs.start_greedy),
         )
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:

@@ -32,11 +32,11 @@ SETTINGS: dict[str, Any] = {"max_model_len": 64, "max_num_batched_tokens": 64, "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hybrid in Q4_K_M, most of whose bytes are experts."""
+    """A hybrid in Q4_0, most of whose bytes are experts."""
     folder = tmp_path_factory.mktemp("experts")
-    wide = {"num_experts": 32, "moe_intermediate_size": 512}
+    wide = {"num_experts": 16, "moe_intermediate_size": 512}
     source = write_source(folder / "model", "qwen3_5_moe", bpe_json("qwen35"), **wide)
-    quantize_model(source, folder / "model.gguf", "q4_k_m")
+    quantize_model(source, folder / "model.gguf", "q4_0")
     return folder / "model.gguf"
 
 

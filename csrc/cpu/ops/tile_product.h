@@ -115,6 +115,19 @@ class TileProduct {
     }
   }
 
+  // Tiles that one row is best given to at once, with `run_apart`.
+  int num_streams() const {
+    const bool has = is_q8_ && tiles_.is_packed() && tiles_.format.int8->streams != nullptr;
+    return has ? kStreams : 1;
+  }
+
+  // Writes the products of one row with the tiles `tile`, `tile` + `apart`, …: sums [kStreams][16].
+  void run_apart(int64_t tile, int64_t apart, const ActivationRows& rows, float* sums) const {
+    const int64_t cols = tiles_.num_cols;
+    tiles_.format.int8->streams(whole_tile(tile), apart * tiles_.format.tile_bytes(cols), cols,
+                                rows.q8, 0, sums);
+  }
+
  private:
   void add_float(int64_t tile, const ActivationRows& rows, int64_t num_rows, float* sums) const {
     const FloatFormat& format = *tiles_.format.floats;
