@@ -41,7 +41,7 @@ PYVT_STRICT = EnvVar("PYVT_STRICT", "0", "1 makes a call of a NumPy reference ke
 PYVT_CPU_ISA = EnvVar(
     "PYVT_CPU_ISA",
     "auto",
-    "level of the native CPU kernels: scalar, avx2, avx512 or neon; read by the compiled module",
+    "level of the native CPU kernels: scalar, avx2, avx512, neon, i8mm; read by compiled code",
 )
 PYVT_TEST_HOOKS = EnvVar(
     "PYVT_TEST_HOOKS",

@@ -21,6 +21,7 @@ PYVT_DECLARE_LEVEL(scalar)
 PYVT_DECLARE_LEVEL(avx2)
 PYVT_DECLARE_LEVEL(avx512)
 PYVT_DECLARE_LEVEL(neon)
+PYVT_DECLARE_LEVEL(i8mm)
 #undef PYVT_DECLARE_LEVEL
 
 namespace {
@@ -59,18 +60,32 @@ bool has_neon_dot() {
 }
 #endif
 
+#if defined(PYVT_HAVE_I8MM) && !defined(PYVT_SIMDE)
+bool has_i8mm() {
+#if defined(__linux__)
+  return has_neon_dot() && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#else
+  return false;  // not asked for elsewhere
+#endif
+}
+#endif
+
 // Best first; what SIMDe plays is last, so that it has to be asked for.
 const Level kLevels[] = {
 #if defined(PYVT_SIMDE)
     {"scalar", always, scalar::table},
     {"avx512", has_avx2, avx512::table},
     {"neon", has_avx2, neon::table},
+    {"i8mm", has_avx2, i8mm::table},
 #else
 #if defined(PYVT_HAVE_AVX512)
     {"avx512", has_avx512, avx512::table},
 #endif
 #if defined(PYVT_HAVE_AVX2)
     {"avx2", has_avx2, avx2::table},
+#endif
+#if defined(PYVT_HAVE_I8MM)
+    {"i8mm", has_i8mm, i8mm::table},
 #endif
 #if defined(PYVT_HAVE_NEON)
     {"neon", has_neon_dot, neon::table},

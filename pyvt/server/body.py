@@ -1,26 +1,31 @@
 """Bodies of requests: read within limits, parsed strictly.
 
 1. ``content-type`` must be JSON and the body not compressed: 415.
-2. At most so many bytes are read: 413.
+2. At most so many bytes are read: 413. They may pause for so many seconds: 408.
 3. UTF-8 without lone surrogates, no NaN, no infinity, no name twice in an object, at most so many
    levels: 400.
 """
 
+import asyncio
 import json
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pyvt.server.errors import WireException, request_error
+from pyvt.server.sse import ClientGoneError
 
 
-async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> dict[str, Any]:
+async def read_json(
+    request: Request, *, max_bytes: int, max_depth: int, stall_s: float
+) -> dict[str, Any]:
     """Return the object that a request's body is.
 
     Raises:
         WireException: it is none, or it is beyond a limit.
+        ClientGoneError: the client left before it was whole.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -38,10 +43,20 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> dict
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > max_bytes:
-            raise _too_large(max_bytes)
+    try:
+        async with asyncio.timeout(stall_s) as limit:
+            async for part in request.stream():
+                limit.reschedule(asyncio.get_running_loop().time() + stall_s)
+                data += part
+                if len(data) > max_bytes:
+                    raise _too_large(max_bytes)
+    except TimeoutError:
+        raise request_error(
+            f"[body] data: expected more within {stall_s:g} seconds, got {len(data)} bytes",
+            code="body_timeout",
+        ) from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
     return parse_object(bytes(data), max_depth=max_depth)
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pyvt import backends
 
 # The integer or float loop that products of a weight format are made of; a key of the probe's
-# rates. Codes of up to five bits are summed in 16 bits, Q8_0 needs a sign, Q6_K sums in groups.
+# rates. Codes of up to five bits are summed in 16 bits, Q8_0 needs a sign, Q6_K sums in groups; fp8
+# has no codes.
 LOOPS = {
-    **dict.fromkeys(("f32", "bf16", "f16"), "fma_f32"),
+    **dict.fromkeys(("f32", "bf16", "f16", "fp8_g128", "fp8_g32"), "fma_f32"),
     **dict.fromkeys(("q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k"), "int4"),
     **{"q8_0": "int8_signed", "q6_k": "int8"},
 }

@@ -14,7 +14,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.mathutil import cdiv
 from pyvt.ops.packed_layouts import LAYOUTS
-from pyvt.tensor.dtype import DTYPES
+from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.bench_limits import loop_of
 from pyvt.testing.op_cases.attention import paged_cache
@@ -61,7 +61,8 @@ def bench_cases() -> Iterator[BenchCase]:
         for num_rows in (1, 4, 16, 256):
             yield _product(name, num_rows)
     for num_reqs, query_len, seq_len in ((1, 1, 128), (1, 1, 512), (16, 1, 512), (1, 512, 512)):
-        yield _attention(num_reqs, query_len, seq_len)
+        for kv_dtype in ("f32", "f16", "fp8_e4m3"):
+            yield _attention(num_reqs, query_len, seq_len, DTYPES[kv_dtype])
     for num_reqs, query_len in ((1, 1), (16, 1), (1, 256)):
         yield _delta_net(num_reqs, query_len)
         yield _convolution(num_reqs, query_len)
@@ -87,7 +88,7 @@ def _product(name: str, num_rows: int) -> BenchCase:
         turns = itertools.cycle(copies)
         x = rng.standard_normal((num_rows, HIDDEN), np.float32)
         out = np.empty((num_rows, INNER), np.float32)
-        act = "q8" if dtype.is_block else "none"
+        act = "q8" if dtype.is_block and dtype.has_codes else "none"
         return lambda: ops.packed_linear(x, next(turns), act=act, out=out)
 
     return BenchCase(
@@ -100,14 +101,13 @@ def _product(name: str, num_rows: int) -> BenchCase:
     )
 
 
-def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
+def _attention(num_reqs: int, query_len: int, seq_len: int, kv_dtype: DType) -> BenchCase:
     num_tokens = num_reqs * query_len
     num_pairs = num_reqs * sum(range(seq_len - query_len + 1, seq_len + 1))
 
     def make(rng: np.random.Generator) -> Call:
-        cache = paged_cache(
-            rng, np.dtype(np.float32), [seq_len] * num_reqs, (16, N_KV_HEADS, HEAD_DIM)
-        )
+        assert kv_dtype.numpy is not None, "a cache has a plain dtype"
+        cache = paged_cache(rng, kv_dtype.numpy, [seq_len] * num_reqs, (16, N_KV_HEADS, HEAD_DIM))
         q = rng.standard_normal((num_tokens, N_HEADS, HEAD_DIM), np.float32)
         cu_seqlens_q = np.arange(num_reqs + 1, dtype=np.int32) * query_len
         return lambda: ops.paged_attention(
@@ -116,9 +116,10 @@ def _attention(num_reqs: int, query_len: int, seq_len: int) -> BenchCase:
 
     return BenchCase(
         op="paged_attention",
-        case=f"{num_reqs} x {query_len} of {seq_len}",
+        case=f"{kv_dtype.name} {num_reqs} x {query_len} of {seq_len}",
         make=make,
-        num_bytes=4 * HEAD_DIM * (2 * num_reqs * seq_len * N_KV_HEADS + 2 * num_tokens * N_HEADS),
+        num_bytes=2 * num_reqs * seq_len * N_KV_HEADS * kv_dtype.row_bytes(HEAD_DIM)
+        + 2 * 4 * num_tokens * N_HEADS * HEAD_DIM,
         num_ops=4 * num_pairs * N_HEADS * HEAD_DIM,
         loop="fma_f32",
     )

@@ -185,6 +185,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="658 tools that people have described (BFCL): no wrong argument is let through",
+        command="pytest tests/structured/test_tool_schemas.py",
+        label="PASS",
+    ),
+    Capability(
         name="Speculative decoding by prompt lookup: the same tokens as without",
         command="pytest tests/spec_decode tests/engine/test_speculative.py",
         label="PASS",
@@ -233,9 +238,20 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
-        name="Native CPU backend: AVX-512 and NEON kernels, over SIMDe on AVX2",
+        name="Native CPU backend: AVX-512, NEON and i8mm kernels, over SIMDe on AVX2",
         command="make simde",
         label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend: NEON and i8mm kernels as AArch64 code, on an emulator: products "
+        "and packing of every format have the bits of scalar",
+        command="make cross",
+        label="SIMULATED",
+    ),
+    Capability(
+        name="Native CPU backend on AVX-512, NEON and i8mm CPUs",
+        command="–",
+        label="NOT_RUN_HARDWARE",
     ),
     Capability(
         name="Native CPU backend: the thread pool under the thread sanitizer",

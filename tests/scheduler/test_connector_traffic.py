@@ -82,7 +82,7 @@ def test_connector_random_traffic_equals_solo_runs(
         8 * len(groups) + spare,
         groups=groups,
         num_state_slots=num_state_slots,
-        policy=policy,
+        scheduling_policy=policy,
         connector=connector,
         max_num_seqs=3,
         max_num_batched_tokens=12,

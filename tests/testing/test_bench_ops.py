@@ -7,7 +7,8 @@ import pytest
 
 from pyvt import ops
 from pyvt.errors import ConfigError
-from pyvt.testing import bench_ops
+from pyvt.ops.packed_layouts import LAYOUTS
+from pyvt.testing import bench_op_cases, bench_ops
 from pyvt.testing.bench_limits import LOOPS, Limits, measure_limits
 from pyvt.testing.bench_op_cases import BenchCase, bench_cases
 from pyvt.testing.bench_ops import HEADER, OpTiming, ops_record, time_ops
@@ -67,6 +68,20 @@ def test_time_ops_runs_chosen_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [timing.case.op for timing in found] == ["rms_norm", "fused_add_rms_norm"]
     assert [len(timing.seconds) for timing in found] == [2, 2]
     assert [timing.kernel for timing in found] == ["numpy", "numpy"]
+
+
+@pytest.mark.native
+def test_products_of_every_format_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"HIDDEN": 256, "INNER": 16, "COLD_BYTES": 1}
+    for name, value in small.items():
+        monkeypatch.setattr(bench_op_cases, name, value)
+    monkeypatch.setattr(bench_ops, "measure_limits", lambda repetitions: None)
+    monkeypatch.setattr(bench_ops, "_SAMPLE_S", 1e-6)
+
+    found = list(time_ops("cpu", only=["16x256 M=4"], repeats=1, has_reference=False))
+
+    assert [timing.case.case.split()[0] for timing in found] == list(LAYOUTS)
+    assert {timing.kernel for timing in found} == {"native"}
 
 
 def test_words_that_choose_no_case_are_refused() -> None:

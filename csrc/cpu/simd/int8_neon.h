@@ -250,4 +250,8 @@ inline int32_t store_codes(int8_t* codes, const Vec (&x)[kGroupVecs], float inve
   return vaddvq_s32(sum);
 }
 
+#if defined(PYVT_ISA_I8MM)
+#include "cpu/simd/int8_i8mm.h"
+#endif
+
 }  // namespace simd

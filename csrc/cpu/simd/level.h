@@ -16,7 +16,7 @@
 #include "cpu/simd/simde.h"
 #elif defined(PYVT_ISA_AVX2) || defined(PYVT_ISA_AVX512)
 #include <immintrin.h>
-#elif defined(PYVT_ISA_NEON)
+#elif defined(PYVT_ISA_NEON) || defined(PYVT_ISA_I8MM)
 #include <arm_neon.h>
 #endif
 
@@ -31,7 +31,7 @@ namespace {
 #include "cpu/simd/avx512.h"
 //
 #include "cpu/simd/int8_avx512.h"
-#elif defined(PYVT_ISA_NEON)
+#elif defined(PYVT_ISA_NEON) || defined(PYVT_ISA_I8MM)
 #include "cpu/simd/neon.h"
 //
 #include "cpu/simd/int8_neon.h"

@@ -93,11 +93,11 @@ inline __m256i to_f16(simde__m512 a) {
 #define _mm512_cvtph_ps(a) from_f16(a)
 #define _mm512_cvtps_ph(a, rounding) to_f16(a)
 
-#elif defined(PYVT_ISA_NEON)
+#elif defined(PYVT_ISA_NEON) || defined(PYVT_ISA_I8MM)
 
 #include <simde/arm/neon.h>
 
-namespace pyvt::cpu::neon {
+namespace pyvt::cpu::PYVT_ISA {
 namespace {
 
 inline float32x4_t divide(float32x4_t a, float32x4_t b) {
@@ -108,9 +108,23 @@ inline float32x4_t divide(float32x4_t a, float32x4_t b) {
   return vld1q_f32(quotients);
 }
 
+// sums[2i + j] + the dot of 8 columns of row i of a with row j of b.
+[[maybe_unused]] inline int32x4_t multiply_matrices(int32x4_t sums, int8x16_t a, int8x16_t b) {
+  int32_t to[4];
+  int8_t of_a[16], of_b[16];
+  vst1q_s32(to, sums);
+  vst1q_s8(of_a, a);
+  vst1q_s8(of_b, b);
+  for (int place = 0; place < 4; ++place) {
+    for (int k = 0; k < 8; ++k) to[place] += of_a[place / 2 * 8 + k] * of_b[place % 2 * 8 + k];
+  }
+  return vld1q_s32(to);
+}
+
 }  // namespace
-}  // namespace pyvt::cpu::neon
+}  // namespace pyvt::cpu::PYVT_ISA
 
 #define vdivq_f32(a, b) divide(a, b)
+#define vmmlaq_s32(sums, a, b) multiply_matrices(sums, a, b)
 
 #endif

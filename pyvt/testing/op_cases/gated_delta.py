@@ -52,6 +52,8 @@ def _heads(rng: np.random.Generator, dtype: "np.dtype[Any]", slots: Slots, sizes
 
 
 def rule_call(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+    """Return what makes the inputs of ``gated_delta_rule``."""
+
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         inputs = _heads(rng, dtype, slots, sizes)
         gates = (len(slots["state_slots"]), sizes[1])
@@ -67,6 +69,8 @@ def rule_call(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
 
 
 def net_call(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+    """Return what makes the inputs of ``gated_delta_net``."""
+
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         num_tokens, (_, num_heads, _, size) = len(slots["state_slots"]), sizes
         return {
