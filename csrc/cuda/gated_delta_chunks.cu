@@ -18,6 +18,7 @@
 //           other: about 2.5 us each by the loads of a block, 0.32 ms, where the scan takes 1 ms
 // launches  2
 // source    Yang et al. 2024, arXiv:2412.06464, section 3.3; pyvt/testing/delta_chunks.py
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/device/mma_tf32.cuh"
@@ -547,7 +548,9 @@ bool is_wide(const Heads& heads, int keys) {
 
 template <typename T, int kKeys>
 void run(Context& context, const char* op, const DeltaCall& c) {
-  const int64_t most = c.slots.num_tokens / kChunk + c.slots.num_requests;
+  // A request has a chunk more than its tokens fill, and 32 tokens for each.
+  const int64_t tokens = c.slots.num_tokens, filled = tokens / kChunk + c.slots.num_requests;
+  const int64_t most = std::min(filled, tokens / kLeastOfChunks);
   const auto num_heads = static_cast<unsigned>(c.v.num_heads);
   const auto made = context.take(static_cast<size_t>(most) * num_heads * sizeof(Prepared));
   const ChunkCall call = {c, static_cast<Prepared*>(made->data()),

@@ -271,7 +271,7 @@ void warp_collective(uint32_t mask, Resolve resolve, void* own, const char* file
     lanes[lane] = other.own;
   }
   resolve(lanes);
-  // Only mma.cuh and mma_int8.cuh have such collectives.
+  // Only mma.cuh, mma_int8.cuh and mma_tf32.cuh have such collectives.
   if (std::strstr(file, "/mma") != nullptr) ++m.tensor_core_uses[m.body.name];
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {
     if (lanes[lane] != nullptr) m.threads[first + lane]->state = State::kReady;
