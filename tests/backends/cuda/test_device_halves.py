@@ -82,7 +82,7 @@ def test_hybrid_engine_in_bf16_with_its_own_head(tmp_path: Path) -> None:
     settings = {"dtype": "bf16", "kv_dtype": "bf16"}
     want = tokens_of(engine_on(path, NAME, **settings), prompts, temperature=0.0)
 
-    engine = engine_on(path, NAME, method="mtp", num_speculative_tokens=2, **settings)
+    engine = engine_on(path, NAME, speculation="mtp", num_speculative_tokens=2, **settings)
 
     assert tokens_of(engine, prompts, temperature=0.0) == want
     assert engine.core.stats.spec_decode_num_draft_tokens > 0

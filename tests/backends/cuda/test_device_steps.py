@@ -117,7 +117,7 @@ def test_chunk_of_a_prompt_waits_for_nothing(plain: str) -> None:
 def test_own_head_drafts_all_its_tokens_behind_one_wait(hybrid: str, num_drafts: int) -> None:
     """The first wait is for the tokens that the drafts stand behind."""
     found = counts_of(
-        hybrid, 2, {"temperature": 0.0}, method="mtp", num_speculative_tokens=num_drafts
+        hybrid, 2, {"temperature": 0.0}, speculation="mtp", num_speculative_tokens=num_drafts
     )
 
     assert max(step.waits for step in found) == 2
