@@ -5,8 +5,8 @@ Other threads hand it commands through a queue and get events through sinks. The
 1. **Readiness.** The constructor returns when the thread runs. ``is_ready`` turns false for good
    when the engine fails or is shut down.
 2. **Bound.** At most ``max_requests`` requests are accepted and unfinished at a time; beyond that
-   ``submit`` refuses, or waits where it is told to. The queue holds an addition and a few
-   cancellations of each, so it is bounded too.
+   ``submit`` refuses, or waits where it is told to. The queue holds at most an addition and one
+   cancellation of each, however often it is cancelled, so it is bounded too.
 3. **Events.** Each accepted request gets exactly one terminal event, whatever happens: its end, a
    cancellation, its deadline, a failure of the worker, a shutdown.
 4. **Cancellation.** ``cancel`` never blocks and may be called anywhere, in a finalizer or a signal
@@ -77,6 +77,14 @@ class _Call:
     result: "Future[Any]" = field(default_factory=Future)
 
 
+@dataclass(slots=True, eq=False)
+class _Accepted:
+    """An unfinished request: where its events go, and whether its end was asked for."""
+
+    sink: Sink
+    is_cancelled: bool = False
+
+
 class EngineThread:
     """Runs an engine; every method may be called by any thread.
 
@@ -97,7 +105,7 @@ class EngineThread:
         # SimpleQueue.put may be called again while it runs, which finalizers do.
         self._pid = os.getpid()
         self._commands: SimpleQueue[_Add | _Cancel | _Stop | _Call] = SimpleQueue()
-        self._sinks: dict[str, Sink] = {}
+        self._accepted: dict[str, _Accepted] = {}
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._num_waiting_for_room = 0
@@ -138,7 +146,7 @@ class EngineThread:
     @property
     def num_unfinished_requests(self) -> int:
         """Requests that were accepted and have no terminal event yet."""
-        return len(self._sinks)
+        return len(self._accepted)
 
     def submit(
         self,
@@ -165,14 +173,14 @@ class EngineThread:
         self.engine.check_admissible(requests)
         with self._lock:
             self.check_ready()
-            while len(self._sinks) + len(requests) > self.max_requests:
+            while len(self._accepted) + len(requests) > self.max_requests:
                 if not is_waiting or len(requests) > self.max_requests:
                     raise self._full(len(requests))
                 self._wait_for_room()
             for request in requests:
-                if request.request_id in self._sinks:
+                if request.request_id in self._accepted:
                     raise _id_in_use(request.request_id)
-            self._sinks.update({request.request_id: sink for request in requests})
+            self._accepted.update({request.request_id: _Accepted(sink) for request in requests})
             self._commands.put(_Add(requests, is_stream))
 
     def cancel(self, request_id: str, sink: Sink | None = None) -> None:
@@ -180,9 +188,11 @@ class EngineThread:
 
         With ``sink`` only the request whose events go there: ids of finished ones may come again.
         """
-        found = self._sinks.get(request_id)
-        if found is not None and (sink is None or sink is found):
-            self._commands.put(_Cancel(request_id))
+        found = self._accepted.get(request_id)
+        if found is None or found.is_cancelled or (sink is not None and sink is not found.sink):
+            return
+        found.is_cancelled = True
+        self._commands.put(_Cancel(request_id))
 
     def call(self, function: Callable[[LLMEngine], T]) -> T:
         """Run a function between two steps, with the engine, and return what it returns.
@@ -268,6 +278,10 @@ class EngineThread:
     def _add(self, requests: Sequence[EngineCoreRequest], is_stream: bool) -> None:
         try:
             self.engine.add(requests, is_stream=is_stream)
+            # A cancellation may have overtaken the addition.
+            early = [r.request_id for r in requests if self._accepted[r.request_id].is_cancelled]
+            if early:
+                self._deliver(self.engine.abort(early))
         except Exception as error:
             for request in requests:
                 refusal = RequestError(f"[engine] request: {type(error).__name__}: {error}")
@@ -279,11 +293,11 @@ class EngineThread:
             if output.finished:
                 self._finish(output.request_id, output)
             else:
-                self._sinks[output.request_id].put(output)
+                self._accepted[output.request_id].sink.put(output)
 
     def _finish(self, request_id: str, event: Event) -> None:
         """Give a request its terminal event."""
-        self._sinks.pop(request_id).put(event)
+        self._accepted.pop(request_id).sink.put(event)
         if self._num_waiting_for_room:
             with self._room:
                 self._room.notify_all()
@@ -293,7 +307,7 @@ class EngineThread:
         with self._lock:
             self._cause = cause
             self._state = state
-            left, self._sinks = self._sinks, {}
+            left, self._accepted = self._accepted, {}
             self._room.notify_all()
             while True:
                 try:
@@ -302,8 +316,8 @@ class EngineThread:
                     break
                 if isinstance(command, _Call):
                     command.result.set_exception(self._dead())
-        for sink in left.values():
-            sink.put(self._dead())
+        for accepted in left.values():
+            accepted.sink.put(self._dead())
         atexit.unregister(self.shutdown)
 
     def _wait_for_room(self) -> None:
@@ -330,7 +344,7 @@ class EngineThread:
     def _full(self, num_requests: int) -> RequestError:
         return RequestError(
             f"[engine] queue: expected at most {self.max_requests} unfinished requests, got "
-            f"{len(self._sinks)} and {num_requests} more; try again later",
+            f"{len(self._accepted)} and {num_requests} more; try again later",
             code="queue_full",
         )
 

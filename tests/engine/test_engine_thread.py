@@ -280,6 +280,46 @@ def test_thread_cancel_of_an_unknown_request_does_nothing() -> None:
     run.end()
 
 
+def test_thread_request_that_is_cancelled_often_is_in_the_queue_once() -> None:
+    gate = Gate()
+    run = Run(before_step=gate)
+    run.submit("a", max_tokens=50)
+    assert gate.has_come.wait(PATIENCE_S)
+
+    for _ in range(1000):
+        run.thread.cancel("a")
+
+    assert run.thread._commands.qsize() == 1
+    gate.is_open.set()
+    assert reason(run.events("a")[-1]) == "abort"
+    run.submit("a")  # the next of the id is another request
+    assert tokens(run.events("a")) == solo()
+    run.thread.cancel("a")
+    run.end()
+
+
+def test_thread_cancellation_that_overtakes_the_addition_ends_the_request() -> None:
+    run = Run()
+    put, commands = run.thread._commands.put, run.thread._commands
+
+    class Overtaken:
+        get, get_nowait, qsize = commands.get, commands.get_nowait, commands.qsize
+
+        def put(self, command: Any) -> None:
+            if type(command).__name__ == "_Add":
+                run.thread.cancel("a")
+            put(command)
+
+    run.thread._commands = Overtaken()  # type: ignore[assignment]
+    run.submit("a", max_tokens=50)
+
+    events = run.events("a")
+
+    assert reason(events[-1]) == "abort"
+    assert len(tokens(events)) < 50
+    run.end()
+
+
 def test_thread_abort_while_another_prefills_200_times() -> None:
     """Each time both get their end, and the engine goes on."""
     run = Run(max_model_len=200)
