@@ -130,7 +130,8 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"[eval] {str(file)!r}: expected a text file in UTF-8, got {error}"
+            f"[eval] {str(file)!r}: expected a text file in UTF-8, got "
+            f"{error.strerror if isinstance(error, OSError) else error}"
         ) from error
 
 

@@ -47,3 +47,13 @@ def test_eval_refuses_a_file_that_is_no_text(run_command: RunCommand, folder: Pa
 
     assert result.code == 2
     assert "expected a text file in UTF-8" in result.err
+
+
+def test_eval_names_a_missing_file_once(run_command: RunCommand, folder: Path) -> None:
+    missing = folder / "missing.txt"
+
+    result = run_command("eval", "ppl", str(folder / "model"), str(missing))
+
+    assert result.code == 2
+    assert result.err.count("missing.txt") == 1
+    assert "got No such file or directory" in result.err
