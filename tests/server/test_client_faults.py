@@ -7,10 +7,12 @@ import os
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from pyvt.config.server import ServerConfig
@@ -164,6 +166,24 @@ def test_connection_that_breaks_ends_its_request(serve: Serve, how: str, is_stre
         assert server.becomes_idle(1.0)
 
     assert server.engine.core.stats.num_finished["abort"] == 1
+    ended = 'pyvt:request_success_total{finished_reason="abort"} 1.0'
+    assert ended in server.get("/metrics").text
+
+
+def test_requests_at_once_may_share_an_id(serve: Serve) -> None:
+    server = serve(["x" * 350], before_step=lambda _: time.sleep(0.002))
+    body, headers = {**CHAT, "max_tokens": 100}, {"x-request-id": "trace"}
+
+    with on_loopback(server) as url, ThreadPoolExecutor() as pool:
+        work = [
+            pool.submit(httpx.post, url + PATH, json=body, headers=headers, timeout=30)
+            for _ in range(3)
+        ]
+        replies = [each.result() for each in work]
+
+    assert [reply.status_code for reply in replies] == [200] * 3
+    assert {reply.headers["x-request-id"] for reply in replies} == {"trace"}
+    assert len({reply.json()["id"] for reply in replies}) == 3
 
 
 @pytest.mark.slow
