@@ -4,7 +4,7 @@ A field that is unknown changes nothing, but the answer then has a ``warnings`` 
 misspelt ``max_tokens`` must see it. Null is the same as absence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -71,13 +71,23 @@ class RequestModel(BaseModel):
         return schema
 
     def warnings(self) -> list[str]:
-        """Return a text for each field that had no effect."""
-        known = type(self).model_fields
-        unknown = [name for name in self.model_extra or {} if name not in _HARMLESS]
-        told = [_warning(name, known) for name in unknown[:MAX_WARNINGS]]
+        """Return a text for each field that had no effect; those of a field's object too."""
+        unknown = list(self._unknown())
+        told = [_warning(name, known, path) for name, known, path in unknown[:MAX_WARNINGS]]
         if len(unknown) > MAX_WARNINGS:
             told.append(f"{len(unknown) - MAX_WARNINGS} more fields are unknown and had no effect")
         return told
+
+    def _unknown(self, path: str = "") -> Iterator[tuple[str, Mapping[str, Any], str]]:
+        """Yield each unknown field, the fields that its object has, and the object's path."""
+        known = type(self).model_fields
+        for name, value in (self.model_extra or {}).items():
+            if value is not None and name not in _HARMLESS:
+                yield name, known, path
+        for name in known:
+            value = getattr(self, name)
+            if isinstance(value, RequestModel):
+                yield from value._unknown(f"{path}{name}.")
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return the named fields that are neither absent nor null."""
@@ -85,10 +95,16 @@ class RequestModel(BaseModel):
         return {name: value for name, value in values if value is not None}
 
 
-def _warning(name: str, known: Mapping[str, Any]) -> str:
+def told(request: RequestModel) -> dict[str, list[str]]:
+    """Return the ``warnings`` of a body, and nothing where there are none."""
+    warnings = request.warnings()
+    return {"warnings": warnings} if warnings else {}
+
+
+def _warning(name: str, known: Mapping[str, Any], path: str) -> str:
     near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:80], known, n=1)), None)
     hint = "" if near is None else f"; did you mean {near!r}?"
-    return f"{name[:80]!r} is unknown and had no effect{hint}"
+    return f"{path + name[:80]!r} is unknown and had no effect{hint}"
 
 
 def checked(model: type[ModelT], body: Mapping[str, Any]) -> ModelT:

@@ -92,7 +92,9 @@ class Generation:
                     break
         finally:
             self.stream.close()
-            if self.output is not None:
+            if self.output is None:
+                self.metrics.record_abort()
+            else:
                 self.metrics.record_end(
                     self.output.metrics,
                     self._reason(),

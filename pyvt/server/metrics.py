@@ -132,6 +132,10 @@ class Metrics:
             if value is not None:
                 self.observe(name, value)
 
+    def record_abort(self) -> None:
+        """Count a request whose client left before anything of its answer was there."""
+        self._ends.labels(finished_reason="abort").inc()
+
     def text(self) -> bytes:
         """Return the metrics as Prometheus reads them."""
         return generate_latest(self.registry)

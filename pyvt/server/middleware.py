@@ -56,6 +56,7 @@ class RequestLog:
     def __init__(self, app: ASGIApp, *, is_logging: bool) -> None:
         self.app = app
         self.is_logging = is_logging
+        self._in_use: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +64,12 @@ class RequestLog:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        # Requests of one trace may share an id; the engine's must be of one request.
+        own_id = (
+            request_id if request_id not in self._in_use else f"{request_id}-{uuid.uuid4().hex}"
+        )
+        self._in_use.add(own_id)
+        scope.setdefault("state", {})["request_id"] = own_id
         start_s = time.perf_counter()
         status = 0
         num_bytes = 0
@@ -85,6 +91,7 @@ class RequestLog:
                 answer = error_response(wire_error(error), scope["path"])
                 await answer(scope, receive, send_with_id)
         finally:
+            self._in_use.discard(own_id)
             is_probe = scope["path"] in PROBE_PATHS and status in (200, 503)
             if self.is_logging and not is_probe:
                 _write_line(scope, request_id, status, num_bytes, time.perf_counter() - start_s)

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 import pyvt
-from pyvt.server.fields import RequestModel, checked
+from pyvt.server.fields import RequestModel, checked, told
 from pyvt.server.metrics import CONTENT_TYPE
 from pyvt.server.state import state_of
 
@@ -49,7 +49,7 @@ async def abort(request: Request) -> Response:
     asked = checked(AbortRequest, await state.body(request))
     if not state.is_asleep:
         state.ready_llm().abort(asked.request_id)
-    return JSONResponse({"request_id": asked.request_id})
+    return JSONResponse({"request_id": asked.request_id, **told(asked)})
 
 
 async def reset_prefix_cache(request: Request) -> Response:

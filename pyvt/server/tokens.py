@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse, Response
 from pyvt.server.chats import prepare_chat
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import request_error
-from pyvt.server.fields import RequestModel, checked
+from pyvt.server.fields import RequestModel, checked, told
 from pyvt.server.openai.schema import ChatRequest, Message, TemplateFields, Tool
 from pyvt.server.state import key_salt_of, state_of
 
@@ -55,6 +55,7 @@ async def tokenize(request: Request) -> Response:
         "token_strs": [processor.tokenizer.token_text(i) for i in ids]
         if asked.return_token_strs
         else None,
+        **told(asked),
     }
     return JSONResponse(body)
 
@@ -77,7 +78,7 @@ async def detokenize(request: Request) -> Response:
     text = await state.ready_llm().run_input(
         lambda: processor.tokenizer.decode(asked.tokens, skip_special_tokens=skips)
     )
-    return JSONResponse({"prompt": text})
+    return JSONResponse({"prompt": text, **told(asked)})
 
 
 async def render(request: Request) -> Response:

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -164,6 +165,28 @@ def test_connection_that_breaks_ends_its_request(serve: Serve, how: str, is_stre
         assert server.becomes_idle(1.0)
 
     assert server.engine.core.stats.num_finished["abort"] == 1
+    ended = 'pyvt:request_success_total{finished_reason="abort"} 1.0'
+    assert ended in server.get("/metrics").text
+
+
+def test_requests_at_once_may_share_an_id(serve: Serve) -> None:
+    server = serve(["x" * 350], before_step=lambda _: time.sleep(0.002))
+    body = json.dumps({**CHAT, "max_tokens": 100})
+    headers = {"x-request-id": "trace", "content-type": "application/json"}
+
+    def post(host: str) -> tuple[int, str | None, str]:
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("POST", PATH, body, headers)
+        reply = connection.getresponse()
+        answer = json.loads(reply.read())
+        connection.close()
+        return reply.status, reply.getheader("x-request-id"), str(answer.get("id"))
+
+    with on_loopback(server) as url, ThreadPoolExecutor() as pool:
+        replies = list(pool.map(post, [urlsplit(url).netloc] * 3))
+
+    assert {reply[:2] for reply in replies} == {(200, "trace")}
+    assert len({number for _, _, number in replies}) == 3
 
 
 @pytest.mark.slow

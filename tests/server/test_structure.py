@@ -283,4 +283,11 @@ def test_lax_schema_tells_what_it_gives_up(llm: AsyncLLM) -> None:
     reply = Tiny(llm, "plain").chat(response_format=form)
 
     assert reply.status == 200
-    assert reply.json()["warnings"]
+    warnings = reply.json()["warnings"]
+    prompt = {"prompt": "Hi", "max_tokens": 60, "response_format": form, "stream": True}
+    for streamed in (
+        Tiny(llm, "plain").chat(response_format=form, stream=True),
+        Tiny(llm, "plain").post("/v1/completions", prompt),
+    ):
+        told = [chunk["warnings"] for chunk in streamed.data() if "warnings" in chunk]
+        assert told == [warnings]

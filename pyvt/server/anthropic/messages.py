@@ -19,7 +19,7 @@ from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
 from pyvt.server.anthropic.translate import NAMES, as_chat
 from pyvt.server.chats import prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of
-from pyvt.server.fields import checked
+from pyvt.server.fields import checked, told
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
@@ -56,7 +56,7 @@ async def count_tokens(request: Request) -> Response:
     processor = llm.engine.input_processor
     chat = as_chat(asked)
     ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
-    return JSONResponse({"input_tokens": len(ids)})
+    return JSONResponse({"input_tokens": len(ids), **told(asked)})
 
 
 class _Writer:

@@ -36,6 +36,7 @@ async def chat_completions(request: Request) -> ASGIApp:
         num_id_chars=0 if dialect is None else dialect.num_id_chars,
         has_reasoning=chat.include_reasoning is not False,
         has_token_ids=bool(chat.return_token_ids),
+        is_call_alone=dialect is not None and chat.tool_choice not in (None, "auto"),
         warnings=chat.warnings(),
     )
     if is_stream:
@@ -48,7 +49,7 @@ async def _chunks(
     state: ServerState, chat: ChatRequest, generation: Generation, shape: ChatShape
 ) -> AsyncIterator[bytes]:
     has_usage, is_continuous = state.usage_in_stream(chat.stream_options)
-    chunks = ChatChunks(shape, has_usage)
+    chunks = ChatChunks(shape, has_usage, lambda: generation.warnings)
     usage = (lambda: usage_of([generation])) if is_continuous else None
     yield chunks.roles(len(generation.answers))
     try:

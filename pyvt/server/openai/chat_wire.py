@@ -48,6 +48,7 @@ class ChatShape:
         num_id_chars: as in ``ToolDialect``.
         has_reasoning: whether reasoning is told.
         has_token_ids: whether ids of tokens are told.
+        is_call_alone: whether a call is forced, so that there is no content.
         warnings: texts for the client.
     """
 
@@ -58,6 +59,7 @@ class ChatShape:
     num_id_chars: int = 0
     has_reasoning: bool = True
     has_token_ids: bool = False
+    is_call_alone: bool = False
     warnings: Sequence[str] = ()
 
     def whole(self, generation: Generation) -> dict[str, Any]:
@@ -141,15 +143,19 @@ class ChatChunks:
     Args:
         shape: what they have in common.
         has_usage: whether usage ends the stream; earlier chunks then have a null.
+        late_warnings: what the engine does not honour, told with the first end of a choice.
     """
 
     shape: ChatShape
     has_usage: bool
+    late_warnings: Callable[[], Sequence[str]] = tuple
     _head: str = ""
     _start: str = ""
     _tail: str = ""
+    _no_usage: str = ""
     _is_plain: bool = True
     _beside: dict[int, Beside] = field(default_factory=dict)
+    _is_told: bool = False
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -164,17 +170,17 @@ class ChatChunks:
         # Nothing beside the text is told of a token.
         self._is_plain = shape.num_top is None and not shape.has_token_ids
         self._start = f'{self._head},"choices":[{{"index":'
-        usage = ',"usage":null' if self.has_usage else ""
-        self._tail = f',"logprobs":null,"finish_reason":null}}]{usage}}}\n\n'
+        self._no_usage = ',"usage":null' if self.has_usage else ""
+        self._tail = f',"logprobs":null,"finish_reason":null}}]{self._no_usage}}}\n\n'
 
     def roles(self, num_choices: int) -> bytes:
         """Return the first chunk of each choice."""
-        delta = '{"role":"assistant","content":""}'
+        content = "null" if self.shape.is_call_alone else '""'
+        delta = f'{{"role":"assistant","content":{content}}}'
         chunks = [self._chunk(index, delta, None) for index in range(num_choices)]
         if self.shape.warnings:
-            chunks[0] = self._chunk(
-                0, delta, None, more=f',"warnings":{dumped(self.shape.warnings)}'
-            )
+            more = f'{self._no_usage},"warnings":{dumped(self.shape.warnings)}'
+            chunks[0] = self._chunk(0, delta, None, more=more)
         return "".join(chunks).encode()
 
     def steps(self, steps: Iterable[Step], usage: Callable[[], Usage] | None = None) -> bytes:
@@ -206,6 +212,9 @@ class ChatChunks:
             chunks.append(self._chunk(step.index, delta, with_it, more=more))
         if step.is_last:
             reason = finish_reason(step.answer)
+            if not self._is_told and (late := self.late_warnings()):
+                self._is_told = True
+                more = f'{more or self._no_usage},"warnings":{dumped(late)}'
             chunks.append(self._chunk(step.index, "{}", beside, reason=reason, more=more))
         return "".join(chunks)
 
@@ -253,7 +262,6 @@ class ChatChunks:
                 logprobs = dumped(chat_logprobs(positions, self.shape.num_top))
             if self.shape.has_token_ids:
                 ids = f',"token_ids":{token_ids}'
-        if not more and self.has_usage:
-            more = ',"usage":null'
+        more = more or self._no_usage
         end = "null" if reason is None else f'"{reason}"'
         return f'{start},"logprobs":{logprobs},"finish_reason":{end}{ids}}}]{more}}}\n\n'

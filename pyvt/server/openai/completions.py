@@ -271,6 +271,8 @@ class _Chunks:
         self.has_usage = has_usage
         self._beside: dict[int, Beside] = {}
         self._num_chars: dict[int, int] = {}
+        self._warnings = list(shape.warnings)
+        self._told: set[str] = set()
 
     def step(self, place: int, step: Step, generation: Generation) -> list[dict[str, Any]]:
         """Return the chunks of what is new: the prompt once, text, the end."""
@@ -281,6 +283,9 @@ class _Chunks:
             if self.shape.echoes is not None:
                 self._num_chars[number] = len(self.shape.echoes[place].text)
                 chunks.append(self._chunk(self.shape.echo(place, number, generation)))
+        if step.is_last:
+            self._warnings += (w for w in generation.warnings if w not in self._told)
+            self._told |= set(generation.warnings)
         if self.shape.is_prompt_only:
             return [*chunks, self._end(number, "length", None)] if step.is_last else chunks
         beside = self._beside[number]
@@ -318,7 +323,11 @@ class _Chunks:
 
     def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         chunk = {**self.shape.head, "choices": [choice]}
-        return {**chunk, "usage": None} if self.has_usage else chunk
+        if self.has_usage:
+            chunk["usage"] = None
+        if self._warnings:
+            chunk["warnings"], self._warnings = self._warnings, []
+        return chunk
 
 
 async def _chunks(

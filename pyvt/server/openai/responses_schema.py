@@ -4,8 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pyvt.server.fields import RequestModel
+from pyvt.server.fields import MAX_WARNINGS, RequestModel
 from pyvt.server.openai.schema import SamplingFields
+
+# Clients that keep no state ask for it always; reasoning is in the answer as it is.
+_NOTHING_TO_INCLUDE = frozenset({"reasoning.encrypted_content"})
 
 
 class InputPart(RequestModel):
@@ -89,3 +92,12 @@ class ResponsesRequest(SamplingFields):
     stream_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking_token_budget: int | None = Field(default=None, ge=0)
+
+    def warnings(self) -> list[str]:
+        """Return a text for each field that had no effect, those included that OpenAI knows."""
+        told = super().warnings()
+        kept = [name[:80] for name in self.include or () if name not in _NOTHING_TO_INCLUDE]
+        told += [f"'include' has no {name!r} to give" for name in kept[:MAX_WARNINGS]]
+        if self.text is not None and self.text.verbosity is not None:
+            told.append("'text.verbosity' had no effect: the model has no such setting")
+        return told

@@ -354,6 +354,25 @@ def test_unknown_fields_are_told_of(serve: Serve) -> None:
     assert "structured_outputs" in warnings[1]
 
 
+def test_unknown_fields_of_settings_are_told_of_and_nulls_are_not(serve: Serve) -> None:
+    options = {"include_usge": True, "spare": None}
+
+    warnings = serve().chat(stream=True, stream_options=options, guided_json=None).data()[0]
+
+    assert [w.split()[0] for w in warnings["warnings"]] == ["'stream_options.include_usge'"]
+    assert "did you mean 'include_usage'?" in warnings["warnings"][0]
+
+
+def test_stream_of_a_forced_call_begins_without_content(serve: Serve) -> None:
+    chunks = serve([CALL], template=HERMES).chat(
+        tools=[TOOL], tool_choice="required", stream=True, max_tokens=100
+    )
+
+    first, *rest = [chunk["choices"][0]["delta"] for chunk in chunks.data()]
+    assert first == {"role": "assistant", "content": None}
+    assert not any("content" in delta for delta in rest)
+
+
 def test_strict_tool_that_is_not_forced_is_told_of(serve: Serve) -> None:
     strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
 

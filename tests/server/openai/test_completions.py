@@ -151,3 +151,13 @@ def test_bad_field_is_refused(serve: Serve, fields: dict[str, Any], param: str) 
     assert reply.status == 400, reply.text
     assert reply.json()["error"]["param"].split(".")[0] == param
     assert server.becomes_idle()
+
+
+def test_unknown_fields_are_told_of_once_in_a_stream(serve: Serve) -> None:
+    server = serve()
+
+    warnings = server.complete(max_tokns=3).json()["warnings"]
+    chunks = server.complete(max_tokns=3, stream=True).data()
+
+    assert "did you mean 'max_tokens'?" in warnings[0]
+    assert [chunk.get("warnings") for chunk in chunks] == [warnings, *[None] * (len(chunks) - 1)]

@@ -145,3 +145,12 @@ def test_openai_client_reads_responses(serve: Serve) -> None:
     assert final.output_text == "So"
     assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
     assert json.loads(final.output[2].arguments) == {"a": 1}  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_included_is_told_of(serve: Serve) -> None:
+    wanted = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+
+    warnings = ask(serve(), include=wanted, text={"verbosity": "low"}).json()["warnings"]
+
+    assert [w.split()[0] for w in warnings] == ["'include'", "'text.verbosity'"]
+    assert "message.output_text.logprobs" in warnings[0]
