@@ -14,6 +14,8 @@ from pyvt.errors import RequestError
 
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
+# Of a list of texts: each of them is looked at for every token, while other requests wait.
+MAX_STRINGS = 1024
 MIN_TEMPERATURE = 1e-5
 # Further out logits are no finite numbers any more.
 MIN_REPETITION, MAX_REPETITION = 0.01, 100.0
@@ -140,6 +142,11 @@ class ReasoningBudget:
 
     def __post_init__(self) -> None:
         _integer("reasoning_budget", self.max_tokens, 0, None)
+        for text in (self.opening, self.closing, self.closing_text):
+            if not isinstance(text, str) or _has_lone_surrogate(text):
+                raise _error("reasoning_budget", "Unicode texts as marks", text)
+        if not isinstance(self.is_open, bool):
+            raise _error("reasoning_budget", "true or false for is_open", self.is_open)
         if not self.closing or self.closing not in self.closing_text:
             raise _error("reasoning_budget", f"a text with {self.closing!r}", self.closing_text)
 
@@ -432,6 +439,8 @@ def _strings(param: str, value: Any) -> tuple[str, ...]:
     strings = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(strings, Sequence) or isinstance(strings, bytes):
         raise _error(param, "a string or a list of strings", value)
+    if len(strings) > MAX_STRINGS:
+        raise _error(param, f"at most {MAX_STRINGS} strings", len(strings))
     for string in strings:
         if not isinstance(string, str) or not string:
             raise _error(param, "strings of at least one character", string)

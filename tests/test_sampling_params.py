@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pyvt.errors import RequestError
-from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
+from pyvt.sampling_params import ReasoningBudget, SamplingParams, StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 BAD = {
@@ -26,14 +26,14 @@ BAD = {
     "prompt_pooling": ["none", "max", "", 1, True, ["last"]],
     "min_tokens": [-1, 1.5, True, None],
     "seed": [1.5, "x", True, -(2**63) - 1, 2**64, NAN],
-    "stop": [[""], "", [1], 5, ["a", None], b"x"],
+    "stop": [[""], "", [1], 5, ["a", None], b"x", ["a"] * 1025],
     "stop_token_ids": [[-1], ["x"], [True], 5, "5"],
     "ignore_eos": [1, None, "true"],
     "skip_special_tokens": [0, None],
     "logprobs": [-1, 21, 1.5, True],
     "prompt_logprobs": [-1, 21, 1.5, True],
     "structured_outputs": [1, "x", {"json": {}}, True],
-    "bad_words": [[""], "", [1], 5, ["a", None], b"x"],
+    "bad_words": [[""], "", [1], 5, ["a", None], b"x", ["a"] * 1025],
     "include_stop_str_in_output": [1, None, "true"],
     "n": [0, 129, 10**9, -1, 1.5, True],
     "best_of": [0, 2, -1, 1.5, True],
@@ -49,6 +49,27 @@ def test_sampling_params_bad_value_is_refused_by_name(name: str, value: Any) -> 
 
     assert refused.value.param == name
     assert len(str(refused.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_tokens": 1.5},
+        {"opening": 5},
+        {"closing": 5},
+        {"closing": ""},
+        {"closing": "</think>", "closing_text": "x"},
+        {"closing_text": None},
+        {"closing_text": "\ud800</think>"},
+        {"is_open": "x"},
+    ],
+    ids=str,
+)
+def test_reasoning_budget_bad_value_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=r"\[sampling\] reasoning_budget: expected") as refused:
+        ReasoningBudget(**({"max_tokens": 3} | changes))
+
+    assert refused.value.param == "reasoning_budget"
 
 
 def test_sampling_params_every_field_has_bad_values_and_help() -> None:

@@ -196,6 +196,8 @@ class RequestStream:
             self._llm.thread.check_ready()
             request = await self._llm._run_on(self._pool, self._process)
             # From here on there is no await, so a cancellation cannot leave a request behind.
+            if self._is_done or self._events is not None:
+                return self  # closed, or started by another task, in the meantime
             events = _Inbox(self._llm._outbox(), event_bound(request), self.request_id)
             self._llm.thread.submit([request], events, is_stream=self._is_stream)
             self._events = events
@@ -223,7 +225,8 @@ class RequestStream:
             return []
         if self._events is None:
             await self.start()
-        assert self._events is not None, "a stream that has started gets events"
+            if self._events is None:
+                return []  # it was closed in the meantime
         waiting = self._events.events
         if not waiting:
             await self._events.wait()

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyvt.errors import RequestError
 from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest, Grammar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyvt.structured import GrammarCompiler
     from pyvt.tokenizer import ChatTemplate
 
+T = TypeVar("T")
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | RenderedPrompt | Mapping[str, Any]
 
@@ -66,8 +68,8 @@ class InputProcessor:
         ``chat_template`` is called at the first chat, ``grammars`` at the first request with
         ``structured_outputs``; without them such requests are refused.
         """
-        self.grammars = None if grammars is None else cache(grammars)
-        self._chat_template = None if chat_template is None else cache(chat_template)
+        self.grammars = None if grammars is None else _once(grammars)
+        self._chat_template = None if chat_template is None else _once(chat_template)
         self.tokenizer = tokenizer
         self.limits = limits
 
@@ -163,6 +165,8 @@ class InputProcessor:
         """
         if not isinstance(params, SamplingParams):
             raise _refused("sampling_params", "SamplingParams", params)
+        if not isinstance(request_id, str):
+            raise _refused("request_id", "a string", request_id)
         _check_urgency(priority, timeout_s)
         _check_salt(cache_salt)
         for name in _ID_FIELDS:
@@ -270,6 +274,17 @@ class InputProcessor:
             is_integer = isinstance(token_id, int) and not isinstance(token_id, bool)
             if not is_integer or not 0 <= token_id < vocab_size:
                 raise _refused(param, f"token ids from 0 up to {vocab_size - 1}", token_id)
+
+
+def _once(make: Callable[[], T]) -> Callable[[], T]:
+    """Return a call that makes a thing at its first time, however many threads come with it."""
+    lock, made = Lock(), cache(make)
+
+    def get() -> T:
+        with lock:
+            return made()
+
+    return get
 
 
 def _inside(prompt: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
+from pyvt.sampling_params import MAX_REPETITION, MAX_STRINGS, MIN_REPETITION
 
 Schema = dict[str, Any]
 
@@ -145,9 +145,9 @@ def _fields(facts: ModelFacts) -> dict[str, Schema]:
         "logit_bias": _optional(bias),
         "stop_token_ids": _optional(_list(token)),
         "allowed_token_ids": _optional(_list(token, minItems=1)),
-        "bad_words": _optional(_list(_text(pattern=r"^[a-z]+$"))),
-        "stop": _optional({"anyOf": [_text(), _list(_text())]}),
-        "stop_sequences": _optional(_list(_text())),
+        "bad_words": _optional(_list(_text(pattern=r"^[a-z]+$"), maxItems=MAX_STRINGS)),
+        "stop": _optional({"anyOf": [_text(), _list(_text(), maxItems=MAX_STRINGS)]}),
+        "stop_sequences": _optional(_list(_text(), maxItems=MAX_STRINGS)),
         "cache_salt": _optional(_text(maxLength=256, pattern="^[!-~]+$")),
         "timeout_s": _optional(_number(1, 10**9)),
         "n": _optional(_whole(1, 128)),

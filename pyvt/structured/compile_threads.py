@@ -80,3 +80,4 @@ class CompileThreads:
                 if job.is_given_up:
                     self._num_lost -= 1
                     return  # another thread has taken this one's place
+            del job  # else it and all that it made live on while nothing comes

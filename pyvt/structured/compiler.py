@@ -1,6 +1,7 @@
 """Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
 
 import re
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
@@ -63,6 +64,7 @@ class GrammarCompiler:
         self._lock = Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._threads = CompileThreads(NUM_THREADS, "pyvt-grammar")
+        weakref.finalize(self, self._threads.close)
         self.num_hits = 0
         self.num_compiled = 0
 

@@ -153,6 +153,29 @@ def test_async_cancelled_start_leaves_no_request_behind() -> None:
     run(main)
 
 
+def test_async_stream_that_is_closed_while_it_starts_leaves_no_request_behind() -> None:
+    async def main(llm: AsyncLLM) -> list[list[RequestOutput]]:
+        streams = [llm.generate("prompt", LONG) for _ in range(20)]
+        reads = [asyncio.ensure_future(read(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        for stream in streams:
+            stream.close()
+        found = await asyncio.gather(*reads)
+        assert llm.num_unfinished_requests == 0
+        return found
+
+    assert run(main) == [[]] * 20
+
+
+def test_async_stream_that_two_tasks_start_is_one_request() -> None:
+    async def main(llm: AsyncLLM) -> list[RequestOutput]:
+        stream = llm.generate("prompt", FIVE)
+        assert await asyncio.gather(stream.start(), stream.start()) == [stream, stream]
+        return await read(stream)
+
+    assert tokens(run(main)) == solo("prompt")
+
+
 @pytest.mark.parametrize("how", ["close", "leave-block", "drop"])
 def test_async_stream_that_is_left_early_frees_the_request(how: str) -> None:
     hold = Hold()

@@ -1,5 +1,7 @@
 """InputProcessor: what is refused, with which param, and how limits are resolved."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -272,3 +274,27 @@ def test_process_bad_word_without_characters_is_refused(word: str) -> None:
         process("x", bad_words=[word])
 
     assert refused.value.param == "bad_words"
+
+
+@pytest.mark.parametrize("request_id", [None, 5, [1], b"a"])
+def test_process_id_that_is_no_text_is_refused(request_id: Any) -> None:
+    with pytest.raises(RequestError, match=r"\[request\] request_id: expected a string") as refused:
+        PROCESSOR.process(request_id, "hi", SamplingParams(), 1.5)
+
+    assert refused.value.param == "request_id"
+
+
+def test_first_requests_of_several_threads_share_one_grammar_compiler() -> None:
+    made: list[Any] = []
+
+    def make() -> Any:
+        time.sleep(0.01)
+        made.append(object())
+        return made[-1]
+
+    processor = InputProcessor(FakeTokenizer(), None, PROCESSOR.limits, make)
+    assert processor.grammars is not None
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: processor.grammars and processor.grammars(), range(8)))
+
+    assert found == made * 8

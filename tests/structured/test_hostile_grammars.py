@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -148,6 +149,36 @@ def test_grammars_that_never_compile_leave_the_others_alone(
     compiler.close()
 
     assert taken.shortest == 2
+
+
+def test_compiler_that_is_dropped_leaves_no_threads() -> None:
+    before = set(threading.enumerate())
+    compiler = GrammarCompiler(FakeTokenizer(), 260, (256,))
+    compiler.compile(StructuredOutputsParams(regex="a"))
+    threads = set(threading.enumerate()) - before
+    assert threads
+
+    del compiler
+    for thread in threads:
+        thread.join(10)
+
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_thread_without_work_keeps_nothing_of_its_last_job() -> None:
+    threads = CompileThreads(1, "test")
+    job = threads.submit(len, "ab")
+    assert job.result.result(10) == 2
+    seen = weakref.ref(job)
+
+    del job
+    end_s = time.monotonic() + 10
+    while seen() is not None and time.monotonic() < end_s:
+        time.sleep(0.001)
+    is_gone = seen() is None
+    threads.close()
+
+    assert is_gone
 
 
 def test_job_that_waits_when_it_is_given_up_never_begins() -> None:
