@@ -9,11 +9,11 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLi
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
-	$(BIN)/pyvt generate --chat --act none --max-new-tokens 48 "What is the capital of France?"
+	$(BIN)/pyvt generate --chat --act none --max-tokens 48 "What is the capital of France?"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures --all

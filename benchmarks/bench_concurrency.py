@@ -1,22 +1,28 @@
 """Time many requests at once through the whole engine, on SmolLM2-135M Q4_1. Prints one table.
 
-    python -m benchmarks.bench_concurrency [--llama-python PYTHON] [--repeats 5] [--quick]
+    python -m benchmarks.bench_concurrency [--llama-python PYTHON] [--only SECTION] [--seconds 60]
 
-1. Clients of ``AsyncLLM`` that stream, 8, 16 and 32 at once: generated tokens a second while all of
-   them decode, and with their prompts.
-2. The same engine offline: steps of 16 sequences with nothing around them. Concurrency 16 is held
-   to 85 % of it.
-3. With ``--llama-python``, a Python that has llama-cpp-python: its batched decode of as many
-   sequences on the same file, without sampling. Concurrency 8 and 32 are held to twice that.
+Clients of ``AsyncLLM`` stream, so many at once: generated tokens a second while all of them decode,
+and with their prompts.
 
-Who is measured takes turns, in one run; ratios are taken within a turn and the median is told.
+1. ``offline``: 16 clients against the same engine offline, steps of 16 sequences with nothing
+   around them. The clients are held to 85 % of it.
+2. ``peer``: 8 and 32 clients; with ``--llama-python``, a Python that has llama-cpp-python, against
+   its batched decode of as many sequences on the same file, without sampling. The clients are held
+   to twice that.
+
+Who is measured takes turns, in one run; ratios are taken within a turn and the median is told. The
+first turn of a section does not count, and no turn begins when its ``--seconds`` are over, unless
+none has counted yet.
 """
 
 import argparse
 import asyncio
 import itertools
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -32,10 +38,12 @@ from pyvt.testing.serving_load import LoadResult, closed_loop, engine_asker, mak
 
 MODEL = "smollm2-135m"
 CONTEXT, NUM_NEW = 64, 48
-CLIENTS = (8, 16, 32)
+MAX_TURNS = 6
 OFFLINE = 16
+BESIDE_PEER = (8, 32)
 
 Rates = tuple[float, float]
+Turn = Callable[[AsyncLLM, Peer | None, Iterator[int], int], dict[str, Rates]]
 
 
 def client_rates(llm: AsyncLLM, count: int, seed: int, num_new: int) -> Rates:
@@ -81,34 +89,55 @@ def peer_rates(peer: Peer, count: int, num_new: int) -> Rates:
     return count / statistics.median(answer["seconds"]), count * num_new / whole
 
 
-def turns(llm: AsyncLLM, peer: Peer | None, repeats: int, num_new: int) -> dict[str, list[Rates]]:
+def offline_turn(
+    llm: AsyncLLM, peer: Peer | None, seeds: Iterator[int], num_new: int
+) -> dict[str, Rates]:
+    """Measure clients, then steps without anything around them."""
+    rates = {f"clients {OFFLINE}": client_rates(llm, OFFLINE, next(seeds), num_new)}
+    seed = next(seeds)
+    offline = llm.thread.call(lambda engine: offline_rate(engine, OFFLINE, seed, num_new))
+    return rates | {"offline": (offline, offline)}
+
+
+def peer_turn(
+    llm: AsyncLLM, peer: Peer | None, seeds: Iterator[int], num_new: int
+) -> dict[str, Rates]:
+    """Measure clients, each number of them beside the peer where there is one."""
+    rates = {}
+    for count in BESIDE_PEER:
+        rates[f"clients {count}"] = client_rates(llm, count, next(seeds), num_new)
+        if peer is not None:
+            rates[f"llama.cpp {count}"] = peer_rates(peer, count, num_new)
+    return rates
+
+
+SECTIONS: dict[str, Turn] = {"offline": offline_turn, "peer": peer_turn}
+
+
+def take_turns(turn: Callable[[], dict[str, Rates]], seconds: float) -> dict[str, list[Rates]]:
     """Measure everybody in turn; the first turn does not count."""
+    turn()
     found: dict[str, list[Rates]] = {}
-    seeds = itertools.count()
-    for turn in range(repeats + 1):
-        rates = {}
-        for count in CLIENTS:
-            rates[f"clients {count}"] = client_rates(llm, count, next(seeds), num_new)
-            if peer is not None and count != OFFLINE:
-                rates[f"llama.cpp {count}"] = peer_rates(peer, count, num_new)
-        seed = next(seeds)
-        offline = llm.thread.call(lambda e, s=seed: offline_rate(e, OFFLINE, s, num_new))
-        rates["offline"] = (offline, offline)
-        for name, pair in rates.items() if turn else ():
+    start = time.monotonic()
+    for _ in range(MAX_TURNS):
+        for name, pair in turn().items():
             found.setdefault(name, []).append(pair)
+        if time.monotonic() - start > seconds:
+            break
     return found
 
 
 def lines(found: dict[str, list[Rates]]) -> Iterator[Line]:
     """Yield the rates, and the ratios that are held to something."""
     for name, pairs in found.items():
-        yield Line(f"{name}: decode", statistics.median(p[0] for p in pairs), "tokens/s")
+        decode = f"{name}: decode, {len(pairs)} turns"
+        yield Line(decode, statistics.median(p[0] for p in pairs), "tokens/s")
         if name != "offline":
             yield Line(f"{name}: with prompts", statistics.median(p[1] for p in pairs), "tokens/s")
-    yield ratio(
-        "clients 16, of offline steps of 16: decode", found["clients 16"], found["offline"], 0.85
-    )
-    for count in CLIENTS:
+    if "offline" in found:
+        name, ours = f"clients {OFFLINE}, of offline steps", found[f"clients {OFFLINE}"]
+        yield ratio(f"{name} of {OFFLINE}: decode", ours, found["offline"], 0.85)
+    for count in BESIDE_PEER:
         peer = found.get(f"llama.cpp {count}")
         if peer is not None:
             ours = found[f"clients {count}"]
@@ -129,21 +158,25 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--llama-python")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default="", help="sections whose name holds this word")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each section")
+    parser.add_argument("--quick", action="store_true", help="short answers, two turns")
     args = parser.parse_args()
     path = hub.pull(MODEL, print)
     llm = AsyncLLM(str(path), max_model_len=1024, num_blocks=512)
-    peer = None
+    peer, seeds = None, itertools.count()
+    seconds, num_new = (0.0, 12) if args.quick else (args.seconds, NUM_NEW)
     with TemporaryFile("w+") as errors:
-        if args.llama_python is not None:
+        if args.llama_python is not None and args.only in "peer":
             script = Path(__file__).with_name("peer_llama_cpp.py")
-            threads, most = str(num_usable_cores()), str(max(CLIENTS))
+            threads, most = str(num_usable_cores()), str(max(BESIDE_PEER))
             command = [args.llama_python, str(script), str(path), "--threads", threads]
             peer = Peer("llama.cpp", [*command, "--sequences", most], errors)
-        repeats, num_new = (1, 12) if args.quick else (args.repeats, NUM_NEW)
-        for line in lines(turns(llm, peer, repeats, num_new)):
-            print(line.text(), flush=True)
+        for name, turn in SECTIONS.items():
+            if args.only in name:
+                one = partial(turn, llm, peer, seeds, num_new)
+                for line in lines(take_turns(one, seconds)):
+                    print(line.text(), flush=True)
         if peer is not None:
             peer.close()
     llm.thread.shutdown()

@@ -19,7 +19,7 @@ import numpy as np
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
 from pyvt.dispatch.backend import Device, selected_backend
-from pyvt.tensor.dtype import BF16, Q4_K, Q8_0, DType
+from pyvt.tensor.dtype import BF16, DTYPES, Q4_K, Q8_0, DType
 from pyvt.tensor.quant_tensor import QuantTensor
 
 Call = Callable[[], Any]
@@ -59,7 +59,26 @@ QWEN3_0_6B = Shape(
     hidden=1024, inner=3072, num_heads=16, num_kv_heads=8, head_dim=128, num_reqs=64, seq_len=2048
 )
 TINY = Shape(hidden=64, inner=64, num_heads=2, num_kv_heads=1, head_dim=64, num_reqs=2, seq_len=32)
+# Attention layers of Qwen3.6-35B-A3B.
+QWEN3_6 = Shape(
+    hidden=2048, inner=512, num_heads=16, num_kv_heads=2, head_dim=256, num_reqs=64, seq_len=4096
+)
 _BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaShape:
+    """Sizes of a delta-rule layer: heads of keys and values, rows of a state as columns."""
+
+    num_key_heads: int
+    num_heads: int
+    size: int
+    num_reqs: int
+    seq_len: int
+
+
+QWEN3_6_DELTA = DeltaShape(num_key_heads=16, num_heads=32, size=128, num_reqs=64, seq_len=8192)
+TINY_DELTA = DeltaShape(num_key_heads=1, num_heads=2, size=32, num_reqs=2, seq_len=70)
 
 
 def seconds_of(device: Device, call: Call, num_runs: int) -> float:
@@ -157,25 +176,61 @@ def attention_rows(rng: np.random.Generator, device: Device, shape: Shape) -> li
     ends = device.upload(np.array([0, shape.seq_len], np.int32))
     pairs = shape.seq_len * (shape.seq_len + 1) / 2
 
+    narrow = [device.upload(x.numpy().astype(DTYPES["fp8_e4m3"].numpy)) for x in (k, v)]
+
     def decode() -> Any:
         return ops.paged_attention(q, k, v, tables, lens, ones, scale)
+
+    def decode_fp8() -> Any:
+        return ops.paged_attention(q, *narrow, tables, lens, ones, scale)
 
     def prefill() -> Any:
         return ops.paged_attention(whole, k, v, tables[:1], lens[:1], ends, scale)
 
     return [
+        Row(name=f"attention of {shape.head_dim}, decode", call=decode, num_bytes=4.0 * k.size),
         Row(
-            name="paged_attention, decode",
-            call=decode,
-            num_bytes=4.0 * shape.num_reqs * shape.seq_len * shape.num_kv_heads * shape.head_dim,
+            name=f"attention of {shape.head_dim}, decode, fp8",
+            call=decode_fp8,
+            num_bytes=2.0 * k.size,
         ),
         Row(
-            name="paged_attention, prefill",
+            name=f"attention of {shape.head_dim}, prefill",
             call=prefill,
             num_bytes=4.0 * whole.size,
             num_operations=4.0 * pairs * shape.num_heads * shape.head_dim,
         ),
     ]
+
+
+def delta_rows(rng: np.random.Generator, device: Device, shape: DeltaShape) -> list[Row]:
+    """Return the delta rule of a prefill, by chunks, and of a decode step."""
+    heads, size = shape.num_heads, shape.size
+    state = device.upload(np.zeros((shape.num_reqs, heads, size, size), np.float32))
+    rate, bias = (device.upload(np.full(heads, x, np.float32)) for x in (-0.1, 0.0))
+    weight = device.upload(np.ones(size, np.float32))
+
+    def row(name: str, num_reqs: int, num_tokens: int) -> Row:
+        q, k = (random(rng, device, num_tokens, shape.num_key_heads, size) for _ in range(2))
+        v, z = (random(rng, device, num_tokens, heads, size) for _ in range(2))
+        a, b = (random(rng, device, num_tokens, heads) for _ in range(2))
+        ends = np.linspace(0, num_tokens, num_reqs + 1).astype(np.int32)
+        slots = np.full(num_tokens, -1, np.int32)
+        slots[ends[1:] - 1] = np.arange(num_reqs)
+        indices = [device.upload(x) for x in (ends, np.arange(num_reqs, dtype=np.int32), slots)]
+
+        def call() -> Any:
+            return ops.gated_delta_net(q, k, v, z, a, b, rate, bias, weight, 1e-6, state, *indices)
+
+        of_states = 8.0 * num_reqs * heads * size * size
+        return Row(
+            name=f"gated_delta_net, {name}",
+            call=call,
+            num_bytes=of_states + 2.0 * (2 * q.size + 3 * v.size),
+            num_operations=8.0 * num_tokens * heads * size * size,
+        )
+
+    return [row("prefill", 1, shape.seq_len), row("decode", shape.num_reqs, shape.num_reqs)]
 
 
 def main() -> None:
@@ -198,7 +253,11 @@ def main() -> None:
     label = "SIMULATED, times say nothing" if given.backend in backends.SIMULATED else "device"
     print(f"{label}; copy {bandwidth / 1e12:.2f} TB/s, dense product {rate / 1e12:.1f} TFLOP/s")
     print(f"{'call':34} {'us':>9} {'TB/s':>7} {'TFLOP/s':>8} {'of ceiling':>10}")
-    for row in decode_rows(rng, device, shape):
+    rows = decode_rows(rng, device, shape)
+    if not given.tiny:
+        rows += attention_rows(rng, device, QWEN3_6)
+    rows += delta_rows(rng, device, TINY_DELTA if given.tiny else QWEN3_6_DELTA)
+    for row in rows:
         seconds = seconds_of(device, row.call, num_runs)
         least = max(row.num_bytes / bandwidth, row.num_operations / rate)
         print(

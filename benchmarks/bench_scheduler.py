@@ -272,7 +272,10 @@ def hits(is_quick: bool) -> Iterator[Line]:
         spans = [_ttft(engine, prompt(length * share // 100, base)) for _ in range(repeats)]
         ratio = statistics.median(spans) / cold_s * 100
         yield Line(f"hits: {share} % there, of cold", ratio, "%", 3.0 if share == 100 else None)
-    yield Line("hits: blocks kept for reuse", engine.core.scheduler.stats().num_kept_blocks, "")
+    kept, plan = engine.core.scheduler.stats().num_kept_blocks, engine.plan
+    assert plan is not None, "the model came of files"
+    yield Line("hits: blocks kept for reuse", kept, "")
+    yield Line("hits: memory of them", kept * plan.kv_bytes / 800 / 2**20, "MiB")
 
 
 def _own_share(cold_s: float) -> float:

@@ -34,7 +34,7 @@ PARTS = (
     (model_runner, "prepare_inputs"),
     (GraphRunner, "forward"),
     (DecoderForCausalLM, "compute_logits"),
-    (model_runner, "sample"),
+    (model_runner, "start_sampling"),
 )
 
 

@@ -177,7 +177,7 @@ def main() -> None:
         Figure.of("grammar a step, p99", "µs", [float(np.percentile(c, 99)) for c in costs]),
     ]
     # The second engine comes now: its threads would share the cores with what was measured above.
-    settings = {"method": "ngram", "num_speculative_tokens": NUM_DRAFTS}
+    settings = {"speculation": "ngram", "num_speculative_tokens": NUM_DRAFTS}
     drafting = LLM.from_engine(build_engine(engine_config(path, max_model_len=512, **settings)))
     speeds = [f for name in TEXTS for f in lookup(plain, drafting, name, arguments.repeats)]
     step_of_model_us = 1e6 / speeds[0].median

@@ -18,7 +18,14 @@ from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from pyvt.sampling_params import SamplingParams
-from pyvt.server.run import UnsignalledServer, listen, run_loop, url_of, uvicorn_config
+from pyvt.server.run import (
+    UnsignalledServer,
+    listen,
+    run_loop,
+    settled,
+    url_of,
+    uvicorn_config,
+)
 from pyvt.server.state import ServerState
 from pyvt.testing.fakes import FakeTokenizer
 from pyvt.tokenizer import ChatTemplate
@@ -119,7 +126,7 @@ def null_state(llm: AsyncLLM) -> ServerState:
 
 
 async def _serve(step_s: float) -> None:
-    llm = null_llm(step_s)
+    llm = settled(lambda: null_llm(step_s))()
     state = null_state(llm)
     sock = listen(state.config)
     print(url_of(state.config, sock), flush=True)

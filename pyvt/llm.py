@@ -34,7 +34,8 @@ class LLM:
     or when the program ends.
 
     Args:
-        model: folder of a checkpoint or path of a ``.gguf`` file; ``pyvt.hub.pull`` returns one.
+        model: folder of a checkpoint, path of a ``.gguf`` file, or a name as the commands take it,
+            which is pulled where it is not on this machine.
         settings: fields of ``EngineConfig`` and of its parts, by name: ``block_size=32``.
     """
 
@@ -61,6 +62,10 @@ class LLM:
         """The model's tokenizer."""
         return self.engine.input_processor.tokenizer
 
+    def get_tokenizer(self) -> Tokenizer:
+        """Return ``tokenizer``; the name that programs for vLLM call."""
+        return self.tokenizer
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -69,15 +74,18 @@ class LLM:
         priority: int = 0,
         timeout_s: float | None = None,
         progress: bool = False,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts; the results stand in the order of the prompts.
 
         Args:
-            prompts: one prompt or several; a prompt is text or a list of token ids.
+            prompts: one prompt or several; a prompt is text, a list of token ids, or an object with
+                ``prompt`` or ``prompt_token_ids``.
             sampling_params: one for all, or one for each prompt; None: the model's own defaults.
             priority: the lower, the sooner; of all of them.
             timeout_s: seconds from now after which a request is aborted, with the text so far.
             progress: show a bar on stderr.
+            use_tqdm: the same, by the name that programs for vLLM give it.
 
         Raises:
             RequestError: a prompt cannot be served; then none of them is started.
@@ -86,7 +94,7 @@ class LLM:
         return self._run(
             _prompt_list(prompts),
             sampling_params,
-            progress=progress,
+            progress=progress or bool(use_tqdm),
             priority=priority,
             timeout_s=timeout_s,
         )
@@ -102,6 +110,7 @@ class LLM:
         priority: int = 0,
         timeout_s: float | None = None,
         progress: bool = False,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several with the model's own chat template.
 
@@ -111,7 +120,7 @@ class LLM:
             tools: descriptions of functions, handed to the template.
             add_generation_prompt: end with the head of an assistant's message.
             chat_template_kwargs: more variables of the template, such as ``enable_thinking``.
-            priority, timeout_s, progress: as in ``generate``.
+            priority, timeout_s, progress, use_tqdm: as in ``generate``.
 
         Raises:
             RequestError: as in ``generate``; or the model has no template, or it refuses.
@@ -128,7 +137,7 @@ class LLM:
         return self._run(
             rendered,
             sampling_params,
-            progress=progress,
+            progress=progress or bool(use_tqdm),
             priority=priority,
             timeout_s=timeout_s,
         )

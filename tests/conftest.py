@@ -108,3 +108,9 @@ def chat_templates_path() -> Path:
 def schema_suite_path() -> Path:
     """Groups of JSON-Schema-Test-Suite, draft 2020-12; for tests marked slow."""
     return _fixture_path("json-schema-suite.json", "python -m tests.fixtures --all")
+
+
+@pytest.fixture(scope="session")
+def tool_schemas_path() -> Path:
+    """Tools that people have described, and calls of them; for tests marked slow."""
+    return _fixture_path("tool-schemas.json", "python -m tests.fixtures --all")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,10 @@ CHAT_TEMPLATES = "chat-templates.json"
 SCHEMAS_SDIST = "jsonschema==4.25.1"
 SCHEMAS_FOLDER = "json/tests/draft2020-12"
 SCHEMA_SUITE = "json-schema-suite.json"
+# The wheel of this package holds tools that people have described, and calls of them.
+TOOLS_WHEEL = "bfcl-eval==2026.3.23"
+TOOLS_FILES = ("BFCL_v4_simple_python.json", "BFCL_v4_live_simple.json")
+TOOL_SCHEMAS = "tool-schemas.json"
 
 NPM_REMEDY = "npm comes with Node.js: install it, or let pip reach its index"
 PIP_REMEDY = "let pip reach its index"
@@ -145,6 +150,22 @@ def read_schemas(archive: Path) -> list[Any]:
     return [group for _, data in found for group in json.loads(data)]
 
 
+def read_tools(archive: Path) -> list[Any]:
+    """Return each tool in a wheel with the calls that are right for a question."""
+    found = []
+    with zipfile.ZipFile(archive) as opened:
+        for file in TOOLS_FILES:
+            rows, answers = (
+                [json.loads(line) for line in opened.read(f"bfcl_eval/data/{name}").splitlines()]
+                for name in (file, f"possible_answer/{file}")
+            )
+            calls = {row["id"]: row["ground_truth"] for row in answers}
+            for row in rows:
+                (function,) = row["function"]
+                found.append({"function": function, "calls": calls[row["id"]]})
+    return found
+
+
 def files_of(archive: Path, folder: str) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield the files of a folder of an archive, without those of folders in it."""
     with tarfile.open(archive) as opened:
@@ -155,17 +176,24 @@ def files_of(archive: Path, folder: str) -> Iterator[tuple[PurePosixPath, bytes]
                 yield path, file.read()
 
 
-def fetch_from_sdist(sdist: str, name: str, read: Callable[[Path], Any]) -> Fetch:
-    """Return what fetches the source of a package and keeps what ``read`` finds in it, as JSON."""
+def fetch_from_package(
+    package: str, name: str, read: Callable[[Path], Any], *, kind: str = "sdist"
+) -> Fetch:
+    """Return what fetches a package and keeps what ``read`` finds in it, as JSON.
+
+    ``kind``: whether its source is read or its ``wheel``.
+    """
+    is_source = kind == "sdist"
 
     def fetch(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=".pip-") as temporary:
             folder = Path(temporary)
-            say(f"fetching the source of {sdist} with pip")
-            wanted = ["--no-deps", "--no-binary", sdist.partition("==")[0], sdist]
+            say(f"fetching the {kind} of {package} with pip")
+            only = "--no-binary" if is_source else "--only-binary"
+            wanted = ["--no-deps", only, package.partition("==")[0], package]
             pip(["download", *wanted], folder, PIP_REMEDY)
-            (archive,) = folder.glob("*.tar.gz")
+            (archive,) = folder.glob("*.tar.gz" if is_source else "*.whl")
             collected = folder / name
             collected.write_text(json.dumps(read(archive), indent=0))
             link_or_copy(collected, root / name)
@@ -188,12 +216,17 @@ TABLE = {
     ),
     "chat-templates": Fixture(
         {CHAT_TEMPLATES: "6a6833072ee5da28389e90330ce05c8304b41fa3d8666e10b59387521c150e57"},
-        fetch_from_sdist(TEMPLATES_SDIST, CHAT_TEMPLATES, read_templates),
+        fetch_from_package(TEMPLATES_SDIST, CHAT_TEMPLATES, read_templates),
         is_long=True,
     ),
     "json-schema-suite": Fixture(
         {SCHEMA_SUITE: "6468e477bfc96f9687aa64c27d4a28c8e26b866db5de966cb41b8c1b2deb8213"},
-        fetch_from_sdist(SCHEMAS_SDIST, SCHEMA_SUITE, read_schemas),
+        fetch_from_package(SCHEMAS_SDIST, SCHEMA_SUITE, read_schemas),
+        is_long=True,
+    ),
+    "tool-schemas": Fixture(
+        {TOOL_SCHEMAS: "c053c04c70da673d3b90a368fb1b90cb37971e2e965338d2127005c4ddb212ac"},
+        fetch_from_package(TOOLS_WHEEL, TOOL_SCHEMAS, read_tools, kind="wheel"),
         is_long=True,
     ),
 }

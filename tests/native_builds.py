@@ -4,7 +4,8 @@
    AVX2: the numbers of these levels are simulated, on whatever CPU this runs.
 2. ``asan``: with the address and undefined-behaviour sanitizers, which end the run at a find.
 3. ``tsan``: a program that drives the thread pool, with the thread sanitizer.
-4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other.
+4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other, and
+   whole engines on it.
 5. ``cuda``: the CUDA kernels by nvcc, compiled and linked for sm_90, with ``--all`` for sm_80,
    sm_90 and sm_120; on a machine without a device nothing of it runs but its import.
 6. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
@@ -20,9 +21,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.ptxas_report import report
 
 REPO = Path(__file__).resolve().parent.parent
 ARM_COMPILER = "aarch64-linux-gnu-g++"
@@ -30,6 +33,29 @@ ARM_EMULATOR = "qemu-aarch64-static"
 WITHOUT_PYTHON = "-DPYVT_PYTHON=OFF"
 TESTS = "tests/backends"
 EMULATED_TESTS = "tests/backends/cuda"
+# Tests of engines that any backend must pass, and those of them that tell most in a minute.
+ENGINE_TESTS = tuple(
+    f"tests/engine/test_{name}.py"
+    for name in (
+        "draft_head",
+        "hybrid_chat",
+        "hybrid_states",
+        "request_logprobs",
+        "same_tokens",
+        "speculative",
+        "structured_outputs",
+    )
+)
+ENGINE_SELECTION = (
+    "every_way_of_serving and emu-plain",  # batches, chunks, preemption, prefix cache off
+    "prefix_cache_cold_and_warm and emu-hybrid and not experts",
+    "head_that_is_right and 2-4",  # drafts of the model's own head
+    "answers_are_those_without_speculation and plain-greedy",
+    "structured_answers and plain-0 and regex",
+    "states_travel and in-the-step",  # a KV connector
+    "several_answers_from or abort_frees_the_state",
+    "answer_is_valid and schema0-1.0",
+)
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
 
 
@@ -45,6 +71,7 @@ class NativeBuild:
     preload: tuple[str, ...] = ()
     variable: str = "PYVT_TEST_NATIVE"  # tells the tests where the module is
     more: tuple[str, ...] = ()  # options that replace earlier ones with --all
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the tests
 
 
 def _has_simde() -> bool:
@@ -81,8 +108,17 @@ def _has_nvcc() -> bool:
 
 
 def _emulated_tests(folder: Path, is_all: bool) -> Sequence[str]:
-    slow = () if is_all else ("-m", "not slow")
-    return (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *slow)
+    pytest = (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *ENGINE_TESTS)
+    if is_all:
+        return (*pytest, "-m", "not native")
+    engines = " or ".join(f"({names})" for names in ENGINE_SELECTION)
+    return (
+        *pytest,
+        "-m",
+        "not native and not slow",
+        "-k",
+        f"test_device or test_emul or test_real or {engines}",
+    )
 
 
 def _import_test(folder: Path, is_all: bool) -> Sequence[str]:
@@ -129,6 +165,7 @@ BUILDS = {
         ("pyvt_cuda_emu",),
         _emulated_tests,
         variable="PYVT_TEST_EMULATED",
+        environment={"PYVT_TEST_ENGINE": "cuda-emu", "PYVT_EMU_MEMORY_MIB": "1024"},
     ),
     "cuda": NativeBuild(
         _has_nvcc,
@@ -173,8 +210,22 @@ def _build(name: str, build: NativeBuild, is_all: bool) -> Path:
     environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(configure, check=True, env=environment, stdout=subprocess.DEVNULL)
     command = ["cmake", "--build", str(folder), "--target", *build.targets]
-    subprocess.run(command, check=True, env=environment)
+    if name == "cuda":
+        _build_with_report(command, environment)
+    else:
+        subprocess.run(command, check=True, env=environment)
     return folder / "csrc" / ("cuda" if name in ("emu", "cuda") else "")
+
+
+def _build_with_report(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Build; print what nvcc says line by line only where it fails, else registers and spills."""
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode:
+        print(done.stdout)
+        done.check_returncode()
+    print(report(done.stdout), flush=True)
 
 
 def _library(name: str) -> str:
@@ -192,7 +243,7 @@ def main(name: str, is_all: bool) -> int:
         print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
         return 0
     folder = _build(name, build, is_all)
-    environment = {**os.environ, build.variable: str(folder)}
+    environment = {**os.environ, build.variable: str(folder), **build.environment}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.
         environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}

@@ -83,6 +83,38 @@ def test_generate_takes_one_prompt_or_several(prompts: Any, num_outputs: int) ->
     assert len(llm_of()[0].generate(prompts, FIVE)) == num_outputs
 
 
+def test_generate_takes_objects_and_the_names_that_programs_for_vllm_use() -> None:
+    llm, _engine = llm_of()
+    prompts = [{"prompt": "ab"}, {"prompt_token_ids": list(b"cd")}]
+
+    found = llm.generate(prompts, FIVE, use_tqdm=False)
+
+    plain = llm.generate(["ab", list(b"cd")], FIVE)
+    assert [(o.prompt, o.prompt_token_ids) for o in found] == [("ab", (97, 98)), (None, (99, 100))]
+    assert list(map(token_ids, found)) == list(map(token_ids, plain))
+    assert llm.generate({"prompt": "ab"}, FIVE)[0].prompt == "ab"
+    assert llm.get_tokenizer() is llm.tokenizer
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        {},
+        {"prompt": "a", "priority": 1},
+        {"prompt": [97]},
+        {"prompt_token_ids": "a"},
+        {"prompt": "a", "prompt_token_ids": [97]},
+    ],
+)
+def test_generate_object_that_is_no_prompt_is_refused(prompt: dict[str, Any]) -> None:
+    llm, _engine = llm_of()
+
+    with pytest.raises(RequestError, match=r"prompt: expected") as refused:
+        llm.generate(prompt, FIVE)
+
+    assert refused.value.param == "prompt"
+
+
 @pytest.mark.parametrize("bad", ["x" * 300, "", [999]])
 def test_generate_one_bad_prompt_refuses_the_batch_before_any_is_queued(bad: Any) -> None:
     llm, engine = llm_of()

@@ -19,7 +19,7 @@ from tests.cli.tiny_files import write_talker
 
 # What the dependencies leave of a download of 60 MB.
 MAX_WHEEL_MB = 24
-QUESTION = ("--raw", "--ignore-eos", "--max-new-tokens", "4", "--temperature", "0", "Hello")
+QUESTION = ("--raw", "--ignore-eos", "--max-tokens", "4", "--temperature", "0", "Hello")
 
 
 @dataclass(frozen=True, slots=True)

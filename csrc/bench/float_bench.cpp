@@ -73,11 +73,10 @@ struct Case {
           }
           const auto& kernels = is_direct ? format.direct : cpu::kernels().float_panel;
           for (int64_t m = 0; m < num_rows;) {
-            const int64_t left = num_rows - m;
-            const int index = left >= 6 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
+            const size_t index = cpu::float_step(num_rows - m);
             kernels[index](words, count, x.data() + m * k + from, k,
                            out.data() + m * cpu::kTileRows, cpu::kTileRows, from == 0);
-            m += index == 3 ? 6 : int64_t{1} << index;
+            m += cpu::kFloatSteps[index];
           }
         }
       }

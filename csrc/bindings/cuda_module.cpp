@@ -78,6 +78,29 @@ DeviceTensor upload(const py::array& array) {
   return made;
 }
 
+std::unique_ptr<bindings::Fetch> new_fetch(std::vector<DeviceTensor> tensors) {
+  if (tensors.empty()) throw py::value_error("fetch: expected tensors");
+  return std::make_unique<bindings::Fetch>(std::move(tensors));
+}
+
+py::object numpy(const DeviceTensor& tensor) {
+  return py::object(bindings::Fetch({tensor}).arrays()[0]);
+}
+
+void bind_groups(py::module_& m) {
+  py::class_<bindings::Fetch>(m, "Fetch", "Tensors on their way to the host.")
+      .def("arrays", &bindings::Fetch::arrays, "Wait, and return NumPy arrays.");
+  py::class_<bindings::TensorGroup>(m, "TensorGroup", "Tensors that one copy fills.")
+      .def(py::init([](const std::vector<py::array>& arrays) {
+             (void)opened("TensorGroup");
+             return std::make_unique<bindings::TensorGroup>(current(), arrays);
+           }),
+           py::arg("arrays"))
+      .def_property_readonly("tensors", &bindings::TensorGroup::tensors)
+      .def("fill", &bindings::TensorGroup::fill, py::arg("arrays"),
+           "Fill the first tensors from arrays of their sizes; the rest stays.");
+}
+
 void bind_tensor(py::module_& m) {
   py::class_<DeviceTensor>(m, "DeviceTensor", "A strided array in the memory of a device.")
       .def_property_readonly("shape", &DeviceTensor::shape)
@@ -104,13 +127,24 @@ void bind_tensor(py::module_& m) {
              const py::object sizes = is_tuple ? py::object(shape[0]) : py::object(shape);
              return t.reshape(py::cast<std::vector<int64_t>>(sizes));
            })
+      .def("view", &DeviceTensor::as_dtype, "The same bytes as another dtype of the same size.")
       .def("transpose",
            [](const DeviceTensor& t, const py::args& axes) {
              return t.transpose(py::cast<std::vector<int>>(axes));
            })
-      .def("numpy", &DeviceTensor::numpy, "Copy to a NumPy array; waits for the device.")
-      .def("tolist", [](const DeviceTensor& t) { return t.numpy().attr("tolist")(); })
+      .def("numpy", &numpy, "Copy to a NumPy array; waits for the device.")
+      .def("tolist", [](const DeviceTensor& t) { return numpy(t).attr("tolist")(); })
+      .def(
+          "fetch",
+          [](const DeviceTensor&, std::vector<DeviceTensor> tensors) {
+            return new_fetch(std::move(tensors));
+          },
+          "Start to copy tensors to the host.")
       .def("upload", [](const DeviceTensor&, const py::array& array) { return upload(array); })
+      .def("upload_together",
+           [](const DeviceTensor&, const std::vector<py::array>& arrays) {
+             return bindings::TensorGroup(current(), arrays).tensors();
+           })
       .def("fill_from", &DeviceTensor::fill_from, "Copy a NumPy array of this shape into it.")
       .def("__dlpack__",
            [](const DeviceTensor& t, const py::kwargs&) { return bindings::to_dlpack(t); })
@@ -132,6 +166,7 @@ void bind_graph(py::module_& m) {
       }))
       .def("start", &cuda::Graph::start, py::arg("pool"))
       .def("stop", &cuda::Graph::stop)
+      .def("abandon", &cuda::Graph::abandon)
       .def("run", &cuda::Graph::run, py::call_guard<bindings::Unlocked>())
       .def("__len__", &cuda::Graph::num_kernels);
 }
@@ -144,6 +179,7 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
   bindings::find_weight_types();
   bind_errors();
   bind_tensor(m);
+  bind_groups(m);
   bind_graph(m);
 
   py::dict ops;
@@ -157,6 +193,9 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
 #ifdef PYVT_CUDA_EMU
   m.attr("IS_SIMULATED") = true;
   m.def("run_fault", &emu::run_fault, py::arg("name"), "Run a kernel that is wrong on purpose.");
+  m.def(
+      "tensor_core_uses", [] { return emu::tensor_core_uses(); },
+      "How often warps used tensor cores, by op.");
   m.def("seed", &emu::seed, py::arg("value"), "Start the shuffles of thread orders anew.");
   m.def("set_memory_limit", &emu::set_memory_limit, py::arg("num_bytes"));
 #else
@@ -176,6 +215,8 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
   m.def("device_name", [] { return opened("device_name").name(); });
   m.def("arch", [] { return opened("arch").arch(); }, "10 · major + minor; 0 for the emulator.");
   m.def("num_launches", [] { return opened("num_launches").num_launches; });
+  m.def("num_uploads", [] { return opened("num_uploads").num_uploads; });
+  m.def("num_waits", [] { return opened("num_waits").num_waits; });
   m.def(
       "synchronize", [] { opened("synchronize").synchronize(); },
       py::call_guard<bindings::Unlocked>());

@@ -1,10 +1,15 @@
 // Views and copies of device tensors; see device_tensor.h.
 #include "bindings/device_tensor.h"
 
+#include <cstring>
+
 #include "bindings/unlocked.h"
 
 namespace pyvt::bindings {
 namespace {
+
+// Of the tensors of a group, so that kernels may read several elements at once.
+constexpr size_t kGroupAlignment = 256;
 
 std::vector<PlainDType>& plain_dtypes() {
   static std::vector<PlainDType> dtypes;
@@ -233,6 +238,18 @@ DeviceTensor DeviceTensor::reshape(const std::vector<int64_t>& shape) const {
   return like(made);
 }
 
+DeviceTensor DeviceTensor::as_dtype(const py::object& dtype) const {
+  const PlainDType& wanted = plain_dtype(dtype);
+  if (wanted.item_bytes != dtype_->item_bytes) {
+    raise("ShapeError",
+          "[device tensor] view: expected a dtype of the same size, got " + text_of(dtype));
+  }
+  DeviceTensor made = like(view_);
+  made.dtype_ = &wanted;
+  made.view_.dtype = wanted.dtype;
+  return made;
+}
+
 DeviceTensor DeviceTensor::transpose(const std::vector<int>& axes) const {
   TensorView made = view_;
   if (static_cast<int>(axes.size()) != view_.rank) {
@@ -250,25 +267,24 @@ DeviceTensor DeviceTensor::transpose(const std::vector<int>& axes) const {
   return like(made);
 }
 
-py::array DeviceTensor::numpy() const {
-  // The whole span comes over once and is a view on the host as it is here.
+int64_t DeviceTensor::span_bytes() const {
+  if (view_.size() == 0) return 0;
   int64_t span = 1;
+  for (int i = 0; i < view_.rank; ++i) span += (view_.shape[i] - 1) * view_.stride[i];
+  return span * dtype_->item_bytes;
+}
+
+py::array DeviceTensor::from_span(const void* data) const {
   std::vector<py::ssize_t> shape, strides;
   for (int i = 0; i < view_.rank; ++i) {
     shape.push_back(view_.shape[i]);
     strides.push_back(view_.stride[i] * dtype_->item_bytes);
-    if (view_.shape[i] > 0) span += (view_.shape[i] - 1) * view_.stride[i];
   }
   const auto descriptor = py::reinterpret_borrow<py::dtype>(dtype_->descriptor);
   if (view_.size() == 0) return py::array(descriptor, shape);
-  py::array flat(descriptor, std::vector<py::ssize_t>{span});
-  {
-    Unlocked unlocked;
-    context_->download(flat.mutable_data(), view_.data,
-                       static_cast<size_t>(span * dtype_->item_bytes));
-  }
-  py::array whole(descriptor, shape, strides, flat.data(), flat);
-  return py::array(whole.attr("copy")());
+  // With a base it is a view, which is copied to an array without gaps.
+  const py::array view(descriptor, shape, strides, data, py::none());
+  return py::array(view.attr("copy")());
 }
 
 void DeviceTensor::fill_from(const py::array& array) const {
@@ -286,6 +302,71 @@ void DeviceTensor::fill_zero() const {
   if (!view_.is_dense()) raise("ShapeError", "[device tensor] zeros: expected a dense tensor");
   cuda::check(cudaMemsetAsync(view_.data, 0, static_cast<size_t>(num_bytes()), context_->stream()),
               "cudaMemset");
+}
+
+Fetch::Fetch(std::vector<DeviceTensor> tensors)
+    : tensors_(std::move(tensors)), download_(tensors_.at(0).shared_context()) {
+  std::vector<std::pair<const void*, size_t>> pieces;
+  for (const DeviceTensor& tensor : tensors_) {
+    pieces.emplace_back(tensor.view().data, static_cast<size_t>(tensor.span_bytes()));
+  }
+  download_.start(pieces);
+}
+
+py::list Fetch::arrays() {
+  {
+    Unlocked unlocked;
+    download_.wait();
+  }
+  py::list made;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    made.append(tensors_[i].from_span(download_.piece(i)));
+  }
+  return made;
+}
+
+TensorGroup::TensorGroup(std::shared_ptr<cuda::Context> context,
+                         const std::vector<py::array>& arrays) {
+  size_t total = 0;
+  for (const py::array& array : arrays) {
+    offsets_.push_back(total);
+    const auto size = static_cast<size_t>(array.nbytes());
+    total += (size + kGroupAlignment - 1) / kGroupAlignment * kGroupAlignment;
+  }
+  offsets_.push_back(total);
+  buffer_ = context->take(total);
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const PlainDType& dtype = plain_dtype(arrays[i].dtype());
+    TensorView view;
+    view.data = static_cast<char*>(buffer_->data()) + offsets_[i];
+    view.dtype = dtype.dtype;
+    view.rank = static_cast<int>(arrays[i].ndim());
+    view.is_writeable = true;
+    if (view.rank > kMaxRank) raise("ShapeError", "[device tensor] shape: expected 6 dims at most");
+    for (int axis = 0; axis < view.rank; ++axis) view.shape[axis] = arrays[i].shape(axis);
+    set_dense_strides(&view);
+    tensors_.push_back(DeviceTensor::over(context, buffer_, dtype, view));
+  }
+  fill(arrays);
+}
+
+void TensorGroup::fill(const std::vector<py::array>& arrays) const {
+  if (arrays.empty() || arrays.size() > tensors_.size()) {
+    raise("ShapeError", "[device tensor] group: expected at most as many arrays as it has");
+  }
+  const py::object dense = py::module_::import("numpy").attr("ascontiguousarray");
+  std::vector<char> bytes(offsets_[arrays.size()]);
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const DeviceTensor& to = tensors_[i];
+    const py::array from = dense(arrays[i]);
+    if (from.size() != to.view().size() || from.itemsize() != to.dtype().item_bytes) {
+      raise("ShapeError", "[device tensor] group: expected shape " + text_of(to.shape()) +
+                              ", got " + text_of(arrays[i].attr("shape")));
+    }
+    std::memcpy(bytes.data() + offsets_[i], from.data(), static_cast<size_t>(from.nbytes()));
+  }
+  Unlocked unlocked;
+  tensors_[0].context().upload(buffer_->data(), bytes.data(), bytes.size());
 }
 
 }  // namespace pyvt::bindings

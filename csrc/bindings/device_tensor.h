@@ -55,10 +55,14 @@ class DeviceTensor {
   DeviceTensor item(const py::object& index) const;
   // Throws ShapeError where the elements would have to be copied.
   DeviceTensor reshape(const std::vector<int64_t>& shape) const;
+  // The same bytes as another dtype of the same size.
+  DeviceTensor as_dtype(const py::object& dtype) const;
   DeviceTensor transpose(const std::vector<int>& axes) const;
 
-  // To a new NumPy array; waits.
-  py::array numpy() const;
+  // The bytes from the first element to the last.
+  int64_t span_bytes() const;
+  // A new NumPy array of this shape from so many bytes at `data`.
+  py::array from_span(const void* data) const;
   // Elements in order, of the same shape and dtype; the array may be changed at once.
   void fill_from(const py::array& array) const;
   void fill_zero() const;
@@ -70,6 +74,32 @@ class DeviceTensor {
   std::shared_ptr<void> owner_;  // a Buffer of the pool, or what keeps another's memory
   const PlainDType* dtype_ = nullptr;
   TensorView view_;
+};
+
+// NumPy arrays of tensors whose copies are on their way.
+class Fetch {
+ public:
+  explicit Fetch(std::vector<DeviceTensor> tensors);
+  // Waits for the copies.
+  py::list arrays();
+
+ private:
+  std::vector<DeviceTensor> tensors_;
+  cuda::Download download_;
+};
+
+// Tensors in one buffer, filled from host arrays in one copy.
+class TensorGroup {
+ public:
+  TensorGroup(std::shared_ptr<cuda::Context> context, const std::vector<py::array>& arrays);
+  const std::vector<DeviceTensor>& tensors() const { return tensors_; }
+  // The first arrays of the group, of the same sizes as before; the rest stays.
+  void fill(const std::vector<py::array>& arrays) const;
+
+ private:
+  std::vector<DeviceTensor> tensors_;
+  std::vector<size_t> offsets_;  // and the end
+  std::shared_ptr<cuda::Buffer> buffer_;
 };
 
 }  // namespace pyvt::bindings

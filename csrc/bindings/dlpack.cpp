@@ -123,8 +123,10 @@ DeviceTensor from_dlpack(std::shared_ptr<cuda::Context> context, const py::objec
     dense *= given.shape[i];
   }
   if (PyCapsule_SetName(capsule.ptr(), kUsedName) != 0) throw py::error_already_set();
-  std::shared_ptr<void> owner(managed, [](void* kept) {
+  std::shared_ptr<void> owner(managed, [context](void* kept) {
     auto* tensor = static_cast<DLManagedTensor*>(kept);
+    // Its maker may use the memory again at once, on a stream of its own.
+    (void)cudaStreamSynchronize(context->stream());
     const py::gil_scoped_acquire acquired;
     if (tensor->release != nullptr) tensor->release(tensor);
   });

@@ -47,7 +47,7 @@ struct KernelTable {
   void (*widen_row[kNumFloats])(const void* from, float* to, int64_t n);
   void (*finish_rows[kNumFloats])(void* out, int64_t stride_bytes, const float* sums,
                                   const float* bias, int64_t num_rows, int64_t n);
-  // linear.cpp: products of 1, 2, 4, 6 rows with an f32 panel
+  // linear.cpp: products of kFloatSteps rows with an f32 panel
   decltype(FloatFormat::direct) float_panel;
 
   // quant.cpp: [x]; sums may be null

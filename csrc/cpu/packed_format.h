@@ -44,6 +44,9 @@ struct Q8Rows {
   int64_t ldq, lds;
 };
 
+// Tiles that lie apart and are read in turn by one row.
+constexpr int kStreams = 4;
+
 // One block format. A format without integer codes has no `direct` and `panel`: its products are
 // those of what `decode_tile` gives. `out` is [rows][ldo] f32, 16 outputs a row. Every kernel gives
 // an output the same bits: blocks in order of columns, an exact integer dot, then fma into one f32
@@ -61,6 +64,11 @@ struct Int8Format {
   void (*direct[3])(const uint8_t* tile, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
                     int64_t ldo);
 
+  // Products of row m0 with kStreams packed tiles that lie `apart` bytes from each other, written
+  // to out [kStreams][16]; null where tiles are read one by one.
+  void (*streams)(const uint8_t* tile, int64_t apart, int64_t num_cols, const Q8Rows& a, int64_t m0,
+                  float* out);
+
   // Columns of a tile unpacked for many rows: their size, the unpacking, and products of 1, 4 rows;
   // unless `is_first`, `out` holds the sums of earlier columns.
   int64_t (*panel_bytes)(int64_t num_cols);
@@ -73,17 +81,14 @@ struct Int8Format {
 };
 
 // The block formats, in the order of KernelTable::int8. X(name of the DType).
-#define PYVT_INT8_FORMATS(X)                                                                   \
-  X(kQ8_0)                                                                                     \
-  X(kQ4_0)                                                                                     \
-  X(kQ4_1)                                                                                     \
-  X(kQ5_0)                                                                                     \
-  X(kQ5_1)                                                                                     \
-  X(kQ2_K)                                                                                     \
-  X(kQ3_K)                                                                                     \
-  X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) X(kIQ2_S) X(kIQ3_XXS) X(kIQ3_S) X(kIQ4_NL) \
-      X(kIQ4_XS) X(kMXFP4) X(kNVFP4) X(kINT4_G128) X(kINT4_G32) X(kINT8_G128) X(kINT8_G32)     \
-          X(kNVFP4_G128) X(kNVFP4_G32) X(kFP8_G128) X(kFP8_G32)
+// clang-format off
+#define PYVT_INT8_FORMATS(X) \
+  X(kQ8_0) X(kQ4_0) X(kQ4_1) X(kQ5_0) X(kQ5_1) X(kQ2_K) \
+  X(kQ3_K) X(kQ4_K) X(kQ5_K) X(kQ6_K) X(kIQ2_XXS) X(kIQ2_XS) \
+  X(kIQ2_S) X(kIQ3_XXS) X(kIQ3_S) X(kIQ4_NL) X(kIQ4_XS) X(kMXFP4) \
+  X(kNVFP4) X(kINT4_G128) X(kINT4_G32) X(kINT8_G128) X(kINT8_G32) X(kNVFP4_G128) \
+  X(kNVFP4_G32) X(kFP8_G128) X(kFP8_G32)
+// clang-format on
 
 namespace places {
 
@@ -111,6 +116,15 @@ inline int int8_index(DType dtype) {
   }
 }
 
+// Rows of activations that a kernel of floats takes at once, and the place of the number that is
+// best taken of `num_rows`: 7 and 8 rows go in two parts of up to 4, which take a third less than 6
+// and the rest.
+constexpr int64_t kFloatSteps[] = {1, 2, 3, 4, 6};
+constexpr size_t float_step(int64_t num_rows) {
+  if (num_rows >= 6) return num_rows == 7 || num_rows == 8 ? 3 : 4;
+  return num_rows >= 4 ? 3 : static_cast<size_t>(num_rows - 1);
+}
+
 // One plain float format: a tile is [K / words][16 rows] of 32-bit words, and a word holds one
 // column of f32 or two of bf16 or f16; an odd K ends in a half word of zero.
 struct FloatFormat {
@@ -118,9 +132,9 @@ struct FloatFormat {
 
   void (*pack_tile)(const uint8_t* const rows[kTileRows], int64_t num_cols, uint8_t* tile);
 
-  // Products of 1, 2, 4, 6 rows x [rows][ldx] with a tile; unless `is_first`, `out` holds the sums
+  // Products of kFloatSteps rows x [rows][ldx] with a tile; unless `is_first`, `out` holds the sums
   // of earlier columns.
-  void (*direct[4])(const uint8_t* tile, int64_t num_cols, const float* x, int64_t ldx, float* out,
+  void (*direct[5])(const uint8_t* tile, int64_t num_cols, const float* x, int64_t ldx, float* out,
                     int64_t ldo, bool is_first);
 
   // The tile as f32 [num_cols][16]; null for f32, whose tile is that already.

@@ -1,5 +1,6 @@
 // paged_attention: causal attention of new tokens over the paged cache, prefill and decode alike;
-// prefill in bf16 and f16 goes to attention_prefill.cu.
+// in bf16 and f16, prefill goes to attention_prefill.cu, decode of groups of 4 to
+// attention_decode.cu.
 //
 // contract  the reference of pyvt/ops/attention.py: window, soft cap, lse; f32, one rounding
 // layout    q, out [T, N, D]; cache [B, S, Nk, D] of any stride, in f32, bf16, f16 or fp8
@@ -22,7 +23,7 @@
 namespace pyvt::cuda {
 namespace {
 
-constexpr int kRows = 16, kKeys = 32, kThreads = 128;
+constexpr int kRows = kDecodeRows, kKeys = 32, kThreads = 128;
 constexpr int kPerRow = kThreads / kRows;  // threads that share a row's scores
 constexpr int kOwnKeys = kKeys / kPerRow;  // scores of a thread
 constexpr int kMaxSplits = 32;
@@ -30,6 +31,10 @@ constexpr int kMaxSplits = 32;
 constexpr int64_t kWavesWanted = 2;
 // Keys of a part: less is not worth the merge.
 constexpr int64_t kLeastKeys = 256;
+// Tokens of a request up to which its keys are split, and heads of a group from which tensor cores
+// read keys for it.
+constexpr int64_t kShortRequest = 4;
+constexpr int kLeastShared = 4;
 
 struct Scratch {
   float* queries;  // [kRows][D]
@@ -231,14 +236,55 @@ __global__ void __launch_bounds__(kThreads) merge_parts_kernel(AttentionArgument
   }
 }
 
-// By shapes alone: the longest sequence that the block tables allow, and the blocks of the grid.
+bool is_aligned(const void* data, std::initializer_list<int64_t> strides) {
+  bool is_whole = reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  for (const int64_t stride : strides) is_whole = is_whole && stride % 8 == 0;
+  return is_whole;
+}
+
+// Whether kernels on tensor cores take the dtypes and the layout of a call.
+bool fits_tensor_cores(const AttentionArguments& a) {
+  const DType dtype = a.q.dtype;
+  const int64_t dims = a.q.head_dim;
+  return (dtype == DType::kBF16 || dtype == DType::kF16) && a.out_dtype == dtype &&
+         (a.k.dtype == dtype || a.k.dtype == DType::kFP8) &&
+         (dims == 64 || dims == 128 || dims == 256) && a.q.stride == 1 && a.k.stride == 1 &&
+         a.v.stride == 1 && is_aligned(a.q.data, {a.q.token_stride, a.q.head_stride}) &&
+         is_aligned(a.k.data, {a.k.block_stride, a.k.token_stride, a.k.head_stride}) &&
+         is_aligned(a.v.data, {a.v.block_stride, a.v.token_stride, a.v.head_stride}) &&
+         is_aligned(a.out, {a.out_token_stride, a.out_head_stride});
+}
+
+enum class Way { kPlainTiles, kWideTiles, kSplitKeys };
+
+// By shapes alone: a captured step stays valid.
+Way way_of(const AttentionArguments& a) {
+  if (!fits_tensor_cores(a)) return Way::kPlainTiles;
+  const int64_t tokens = a.tables.num_tokens, requests = a.tables.num_reqs;
+  const bool is_shared = a.settings.group >= kLeastShared;
+  if (tokens <= kShortRequest * requests && is_shared) return Way::kSplitKeys;
+  return tokens > requests ? Way::kWideTiles : Way::kPlainTiles;
+}
+
+// The longest sequence that the block tables allow, and the blocks of the grid.
 int splits_for(const Context& context, const AttentionArguments& a, int64_t num_tiles) {
-  if (a.tables.num_tokens > a.tables.num_reqs) return 1;
+  if (a.tables.num_tokens > kShortRequest * a.tables.num_reqs) return 1;
   const int64_t blocks = num_tiles * a.k.num_heads;
   const int64_t wanted = kWavesWanted * context.num_processors() / (blocks > 0 ? blocks : 1);
   const int64_t most = a.tables.max_blocks * a.k.block_size / kLeastKeys;
   const int64_t splits = wanted < most ? wanted : most;
   return static_cast<int>(splits < 1 ? 1 : splits > kMaxSplits ? kMaxSplits : splits);
+}
+
+void attend_by_plain_tiles(Context& context, const AttentionArguments& a, int64_t num_tiles) {
+  const dim3 grid(static_cast<unsigned>(num_tiles), static_cast<unsigned>(a.k.num_heads),
+                  static_cast<unsigned>(a.num_splits));
+  const size_t shared = shared_bytes(a.q.head_dim);
+  const auto run = [&](auto type) {
+    context.launch("paged_attention", &attention_kernel<decltype(type)>, grid, dim3(kThreads),
+                   shared, a);
+  };
+  if (!with_float(a.k.dtype, run)) run(fp8{});
 }
 
 }  // namespace
@@ -274,7 +320,8 @@ void paged_attention(Context& context, TensorView out, TensorView lse, TensorVie
     a.lse_head_stride = lse.stride[1];
   }
   if (a.tables.num_tokens == 0 || a.q.num_heads == 0) return;
-  if (prefill_on_tensor_cores(context, a)) return;
+  const Way way = way_of(a);
+  if (way == Way::kWideTiles) return attend_by_wide_tiles(context, a);
   // A request has as many tiles as its tokens fill, so one more each at most.
   const int64_t num_tiles = a.tables.num_tokens <= a.tables.num_reqs
                                 ? a.tables.num_reqs
@@ -288,13 +335,11 @@ void paged_attention(Context& context, TensorView out, TensorView lse, TensorVie
     a.part_sums = static_cast<float*>(sums->data());
     a.part_stats = static_cast<float*>(stats->data());
   }
-  const dim3 grid(static_cast<unsigned>(num_tiles), static_cast<unsigned>(a.k.num_heads),
-                  static_cast<unsigned>(a.num_splits));
-  const size_t shared = shared_bytes(a.q.head_dim);
-  const auto run = [&](auto type) {
-    context.launch(op, &attention_kernel<decltype(type)>, grid, dim3(kThreads), shared, a);
-  };
-  if (!with_float(a.k.dtype, run)) run(fp8{});
+  if (way == Way::kSplitKeys) {
+    attend_by_split_keys(context, a, num_tiles);
+  } else {
+    attend_by_plain_tiles(context, a, num_tiles);
+  }
   if (a.num_splits > 1) {
     context.launch(
         op, &merge_parts_kernel,

@@ -22,7 +22,12 @@ struct AttentionArguments {
   int num_splits;
 };
 
-// Computes a step on tensor cores; false where it is none for them.
-bool prefill_on_tensor_cores(Context& context, const AttentionArguments& arguments);
+// Rows of a tile of decode: query tokens side by side, all heads of a group each.
+constexpr int kDecodeRows = 16;
+
+// On tensor cores, for what fits_tensor_cores (attention.cu) accepts: steps of long requests, and
+// of short ones with keys split over the grid.
+void attend_by_wide_tiles(Context& context, const AttentionArguments& arguments);
+void attend_by_split_keys(Context& context, const AttentionArguments& arguments, int64_t num_tiles);
 
 }  // namespace pyvt::cuda

@@ -1,6 +1,7 @@
 // Device, stream, memory; see context.h.
 #include "cuda/context.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace pyvt::cuda {
@@ -9,14 +10,19 @@ namespace {
 constexpr size_t kSmallest = 512;
 // Sizes have eight steps from one power of two to the next, so little is lost and much is shared.
 constexpr size_t kSteps = 8;
-// Pinned memory of one copy to the device.
+// Weights and KV are large and stay: what rounding adds to them is lost.
+constexpr size_t kLargestStep = size_t{2} << 20;
+// A buffer may be so many times as large as what was asked for.
+constexpr size_t kMostSpare = 2;
+constexpr size_t kAlignment = 16;  // of the pieces of a download
+// Pinned memory of one copy to the device, and the most that is kept after a copy from there.
 constexpr size_t kStagingBytes = size_t{8} << 20;
 constexpr double kMiB = 1024.0 * 1024.0;
 
 size_t rounded(size_t size) {
   size_t power = kSmallest;
   while (power < size) power *= 2;
-  const size_t step = power / 2 / kSteps;
+  const size_t step = power / 2 / kSteps < kLargestStep ? power / 2 / kSteps : kLargestStep;
   return step < kSmallest ? power : (size + step - 1) / step * step;
 }
 
@@ -28,12 +34,14 @@ Pool::~Pool() {
 }
 
 std::shared_ptr<Buffer> Pool::take(size_t size) {
-  const size_t full = rounded(size);
+  size_t full = rounded(size);
   void* data = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = free_.find(full);
-    if (found != free_.end()) {
+    // A step of other sizes takes what a larger one left, so that few steps ask the device.
+    const auto found = free_.lower_bound(full);
+    if (found != free_.end() && found->first <= kMostSpare * full) {
+      full = found->first;
       data = found->second;
       free_.erase(found);
     }
@@ -55,7 +63,7 @@ std::shared_ptr<Buffer> Pool::take(size_t size) {
       text << std::fixed << "[cuda] memory: expected " << static_cast<double>(full) / kMiB
            << " MiB on " << context_.name() << ", got " << static_cast<double>(free) / kMiB
            << " MiB free of " << static_cast<double>(total) / kMiB
-           << "; lower num_blocks, max_num_batched_tokens or max_num_seqs";
+           << "; lower gpu_memory_utilization, max_num_batched_tokens or max_num_seqs";
       throw OutOfMemory(text.str());
     }
     check(status, "cudaMalloc");
@@ -77,7 +85,8 @@ void Pool::give_back(void* data, size_t size) {
 void Pool::trim() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (free_.empty() || is_kept_) return;
-  (void)cudaStreamSynchronize(context_.stream());
+  // cudaFree waits for the device by itself; a stream that is captured cannot be waited for.
+  if (!context_.is_capturing) (void)cudaStreamSynchronize(context_.stream());
   for (const auto& [size, data] : free_) {
     (void)cudaFree(data);
     num_bytes_ -= size;
@@ -112,7 +121,8 @@ Context::~Context() {
 
 Context::Staging& Context::staging(size_t size) {
   for (const auto& each : staging_) {
-    if (each->size >= size && cudaEventQuery(each->done) == cudaSuccess) return *each;
+    if (each->is_held || each->size < size) continue;
+    if (cudaEventQuery(each->done) == cudaSuccess) return *each;
   }
   auto made = std::make_unique<Staging>();
   made->size = rounded(size);
@@ -120,6 +130,16 @@ Context::Staging& Context::staging(size_t size) {
   check(cudaEventCreateWithFlags(&made->done, cudaEventDisableTiming), "cudaEventCreate");
   staging_.push_back(std::move(made));
   return *staging_.back();
+}
+
+void Context::release(Staging& staging) {
+  staging.is_held = false;
+  if (staging.size <= kStagingBytes) return;
+  (void)cudaEventSynchronize(staging.done);
+  (void)cudaEventDestroy(staging.done);
+  (void)cudaFreeHost(staging.data);
+  const auto is_it = [&](const auto& each) { return each.get() == &staging; };
+  staging_.erase(std::find_if(staging_.begin(), staging_.end(), is_it));
 }
 
 void Context::upload(void* to, const void* from, size_t size) {
@@ -132,22 +152,49 @@ void Context::upload(void* to, const void* from, size_t size) {
                           stream_),
           "copy to the device");
     check(cudaEventRecord(stage.done, stream_), "cudaEventRecord");
+    ++num_uploads;
     if (size > kStagingBytes) check(cudaEventSynchronize(stage.done), "copy to the device");
   }
 }
 
-void Context::download(void* to, const void* from, size_t size) {
-  if (size > 0) {
-    check(cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToHost, stream_), "copy from the device");
-  }
-  synchronize();
+void Context::synchronize() {
+  ++num_waits;
+  check(cudaStreamSynchronize(stream_), "device");
 }
-
-void Context::synchronize() { check(cudaStreamSynchronize(stream_), "device"); }
 
 std::shared_ptr<Pool> Context::use_pool(std::shared_ptr<Pool> pool) {
   pool_.swap(pool);
   return pool;
+}
+
+Download::~Download() {
+  if (staging_ != nullptr) context_->release(*staging_);
+}
+
+void Download::start(const std::vector<std::pair<const void*, size_t>>& pieces) {
+  PYVT_CHECK("cuda", !context_->is_capturing,
+             "copy from the device: not permitted while the stream is captured");
+  size_t total = 0;
+  for (const auto& piece : pieces) {
+    offsets_.push_back(total);
+    total += (piece.second + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  staging_ = &context_->staging(total);
+  staging_->is_held = true;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].second == 0) continue;
+    check(cudaMemcpyAsync(static_cast<char*>(staging_->data) + offsets_[i], pieces[i].first,
+                          pieces[i].second, cudaMemcpyDeviceToHost, context_->stream()),
+          "copy from the device");
+  }
+  check(cudaEventRecord(staging_->done, context_->stream()), "cudaEventRecord");
+}
+
+void Download::wait() {
+  if (is_here_) return;
+  ++context_->num_waits;
+  check(cudaEventSynchronize(staging_->done), "device");
+  is_here_ = true;
 }
 
 int num_devices() {

@@ -81,6 +81,8 @@ class Context {
 
   // Kernels that ops have launched; a graph that is replayed counts as one.
   int64_t num_launches = 0;
+  // Copies to the device, and how often the host waited for it.
+  int64_t num_uploads = 0, num_waits = 0;
   bool is_capturing = false;
 
   template <typename... Params, typename... Args>
@@ -91,8 +93,7 @@ class Context {
   }
 
   // Throws inside of a capture: a graph would read the host's memory again when it runs.
-  void upload(void* to, const void* from, size_t size);    // `from` may be changed at once
-  void download(void* to, const void* from, size_t size);  // waits
+  void upload(void* to, const void* from, size_t size);  // `from` may be changed at once
   void synchronize();
 
   // Gives back what no tensor and no graph uses.
@@ -102,20 +103,47 @@ class Context {
   std::shared_ptr<Pool> use_pool(std::shared_ptr<Pool> pool);
   const std::shared_ptr<Pool>& pool() const { return pool_; }
 
- private:
+  // Pinned memory of the host, and what marks the last copy with it.
   struct Staging {
     void* data;
     size_t size;
     cudaEvent_t done;
+    bool is_held = false;
   };
 
+  // Staging that no copy uses any more and nobody holds.
   Staging& staging(size_t size);
+  // Nobody holds it any more; what is large is given back.
+  void release(Staging& staging);
 
+ private:
   cudaStream_t stream_ = nullptr;
   int num_processors_ = 1, arch_ = 0;
   std::string name_;
   std::shared_ptr<Pool> base_pool_, pool_;
   std::vector<std::unique_ptr<Staging>> staging_;
+};
+
+// Pieces of device memory on their way to the host; the device goes on meanwhile.
+class Download {
+ public:
+  explicit Download(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+  ~Download();
+  Download(const Download&) = delete;
+  Download& operator=(const Download&) = delete;
+
+  // Starts the copy of `size` bytes from each place, to be called once.
+  void start(const std::vector<std::pair<const void*, size_t>>& pieces);
+  // Waits for the copies alone, not for work that was queued behind them.
+  void wait();
+  // Where piece `i` lies once it is here.
+  const void* piece(size_t i) const { return static_cast<char*>(staging_->data) + offsets_[i]; }
+
+ private:
+  std::shared_ptr<Context> context_;
+  Context::Staging* staging_ = nullptr;
+  std::vector<size_t> offsets_;
+  bool is_here_ = false;
 };
 
 // Throws Error with the reason where no device can be used.

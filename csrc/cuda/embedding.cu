@@ -15,8 +15,11 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kPerThread = 8;
 
+// Logits that are not finite gave no token, −1; a draft behind it is thrown away later.
+PYVT_DEVICE int64_t row_of(int64_t id) { return id < 0 ? 0 : id; }
+
 __global__ void __launch_bounds__(kMaxThreads) embedding_kernel(Rows out, Index ids, Rows weight) {
-  const Row to = out.at(blockIdx.x), from = weight.at(ids[blockIdx.x]);
+  const Row to = out.at(blockIdx.x), from = weight.at(row_of(ids[blockIdx.x]));
   for (int64_t i = threadIdx.x; i < out.length; i += blockDim.x) to.set(i, from.get(i));
 }
 

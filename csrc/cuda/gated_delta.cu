@@ -12,11 +12,11 @@
 //           heads of 128 × 128, 4.2 MB, 1 us at 4.3 TB/s, 30 layers at B = 64 1.9 ms. Prefill: 8
 //           operations an element of state and token, 4.2 MFLOP; 128 blocks take about 200 cycles
 //           a token, 0.12 us
-// launches  1; gated_delta_net of long requests 2
+// launches  1; gated_delta_net of long requests 2. Where requests may have 32 tokens those go by
+//           chunks, 2 launches more (gated_delta_chunks.cu)
 // source    Yang et al. 2024, arXiv:2412.06464
-#include "cuda/device/attention.cuh"
 #include "cuda/device/reduce.cuh"
-#include "cuda/device/slots.cuh"
+#include "cuda/gated_delta.h"
 #include "cuda/ops.h"
 
 namespace pyvt::cuda {
@@ -28,56 +28,9 @@ constexpr int kMaxThreads = 512;
 constexpr int kMaxColumns = 128;     // of a block
 constexpr int kMaxKeysOfFour = 128;  // size of a key that four threads have
 constexpr int kGateThreads = 128;
-constexpr float kL2Eps = 1e-6f;
 
 // kRule has g and beta and unit keys; kNet makes them; kNormed norms its output too.
 enum class Delta { kRule, kNet, kNormed };
-
-// [T, Hv] of any stride.
-struct Gates {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t token_stride = 0, head_stride = 0;
-
-  PYVT_DEVICE float get(int64_t token, int64_t head) const {
-    return load_any(data, dtype, token * token_stride + head * head_stride);
-  }
-};
-
-struct PerHead {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t stride = 0;
-
-  PYVT_DEVICE float get(int64_t i) const { return load_any(data, dtype, i * stride); }
-};
-
-// Columns of a row lie side by side.
-struct States {
-  float* data = nullptr;
-  int64_t slot_stride = 0, head_stride = 0, row_stride = 0;
-
-  PYVT_DEVICE float* at(int64_t slot, int64_t head, int64_t row, int64_t column) const {
-    return data + slot * slot_stride + head * head_stride + row * row_stride + column;
-  }
-};
-
-// `a` and `b` are g and beta of the rule.
-struct DeltaCall {
-  Heads out, q, k, v, z;
-  Gates a, b;
-  PerHead decay_rate, dt_bias, weight;
-  States states;
-  Slots slots;
-  float scale = 1.0f, eps = 0.0f;
-  bool is_tiled = false;
-};
-
-PYVT_DEVICE float log_decay(float a, float rate, float bias) {
-  const float x = a + bias;
-  return rate * (x > 20.0f ? x : log1pf(expf(x)));
-}
-PYVT_DEVICE float step_size(float b) { return 1.0f / (1.0f + expf(-b)); }
 
 __global__ void __launch_bounds__(kGateThreads)
     gate_kernel(Rows g, Rows beta, Rows a, Rows b, PerHead rate, PerHead bias) {
@@ -223,11 +176,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) delta_kernel(DeltaCall c) {
               first_column + static_cast<int>(threadIdx.x) / kParts,
               static_cast<int>(threadIdx.x) % kParts, false};
   at.is_in = at.column < size;
-  const int num_key_heads = static_cast<int>(c.k.num_heads);
-  const int group = static_cast<int>(c.v.num_heads) / num_key_heads;
-  const int key_head = c.is_tiled ? at.head % num_key_heads : at.head / group;
+  const int key_head = c.key_head(at.head);
   const int begin = c.slots.cu_seqlens_q[at.request], end = c.slots.cu_seqlens_q[at.request + 1];
-  if (begin == end) return;
+  if (begin == end || end - begin > c.most_tokens) return;
   float state[kRows];
   read_state(c, at, state);
   const int rest = size - first_column, staged = rest < num_columns ? rest : num_columns;
@@ -277,6 +228,17 @@ void launch(Context& context, const char* op, const DeltaCall& c) {
   if (keys <= 32) return launch_sized<8, 4, kDelta>(context, op, c, columns);
   if (keys <= kMaxKeysOfFour) return launch_sized<32, 4, kDelta>(context, op, c, columns);
   if constexpr (kDelta != Delta::kNormed) launch_sized<32, 8, kDelta>(context, op, c, columns);
+}
+
+// Long requests by chunks where they can, the others token by token.
+template <Delta kDelta>
+void launch_long(Context& context, const char* op, DeltaCall c) {
+  if (takes_chunks(context, c)) {
+    launch_chunks(context, op, c);
+    if (c.slots.num_requests == 1) return;
+    c.most_tokens = kLeastOfChunks - 1;
+  }
+  launch<kDelta>(context, op, c);
 }
 
 Gates gates_of(const char* op, const char* name, const TensorView& x, const TensorView& v) {
@@ -361,7 +323,7 @@ void gated_delta_rule(Context& context, TensorView out, TensorView state, Tensor
   c.a = gates_of(op, "g", g, v);
   c.b = gates_of(op, "beta", beta, v);
   c.scale = static_cast<float>(scale);
-  if (v.size() > 0) launch<Delta::kRule>(context, op, c);
+  if (v.size() > 0) launch_long<Delta::kRule>(context, op, c);
 }
 
 void gated_delta_net(Context& context, TensorView out, TensorView state, TensorView q, TensorView k,
@@ -381,6 +343,7 @@ void gated_delta_net(Context& context, TensorView out, TensorView state, TensorV
   c.decay_rate = vector_of(op, "decay_rate", decay_rate, v.shape[1]);
   c.dt_bias = vector_of(op, "dt_bias", dt_bias, v.shape[1]);
   c.weight = vector_of(op, "weight", weight, v.shape[2]);
+  c.is_net = true;
   c.scale = 1.0f / sqrtf(static_cast<float>(q.shape[2]));
   c.eps = static_cast<float>(eps);
   if (v.size() == 0) return;
@@ -390,7 +353,7 @@ void gated_delta_net(Context& context, TensorView out, TensorView state, TensorV
   const auto wide = context.take(static_cast<size_t>(v.size()) * sizeof(float));
   const TensorView outputs = dense_view(wide->data(), v);
   c.out = heads_of(op, "out", outputs);
-  launch<Delta::kNet>(context, op, c);
+  launch_long<Delta::kNet>(context, op, c);
   rms_norm_gated(context, out, outputs, z, weight, eps);
 }
 

@@ -4,13 +4,7 @@
 namespace pyvt::cuda {
 
 Graph::~Graph() {
-  if (is_capturing_) {
-    cudaGraph_t graph = nullptr;
-    (void)cudaStreamEndCapture(context_->stream(), &graph);
-    if (graph != nullptr) (void)cudaGraphDestroy(graph);
-    context_->is_capturing = false;
-    context_->use_pool(std::move(outer_pool_));
-  }
+  abandon();
   if (exec_ != nullptr) {
     (void)cudaStreamSynchronize(context_->stream());
     (void)cudaGraphExecDestroy(exec_);
@@ -38,6 +32,15 @@ void Graph::stop() {
   (void)cudaGraphDestroy(graph);
   check(status, "cudaGraphInstantiate");
   run();
+}
+
+void Graph::abandon() {
+  if (!is_capturing_) return;
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(context_->stream(), &graph);
+  if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  is_capturing_ = context_->is_capturing = false;
+  context_->use_pool(std::move(outer_pool_));
 }
 
 void Graph::run() {

@@ -21,6 +21,8 @@ class Graph {
   // End the capture and run what was captured once; nothing ran before.
   void stop();
   void run();
+  // End the capture and forget it; nothing ran.
+  void abandon();
 
   int64_t num_kernels() const { return num_kernels_; }
 

@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kLogitThreads)
   PYVT_SHARED(parts, float[kMaxWarps]);
   PYVT_SHARED(counts, int[kMaxWarps]);
   PYVT_SHARED(keys, unsigned long long[kMaxWarps]);
-  const int64_t row = blockIdx.x, token = token_ids[row];
+  // A row without a token, −1, is nobody's to read.
+  const int64_t row = blockIdx.x, token = token_ids[row] < 0 ? 0 : token_ids[row];
   const Normaliser normaliser = normaliser_of(logits, row, parts);
   const float own = logits.at(row, token);
   int num_before = 0;

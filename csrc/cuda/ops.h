@@ -11,10 +11,11 @@
 #include "pyvt/tensor_view.h"
 
 #define PYVT_CUDA_FLOATS "f32 bf16 f16"
-// The formats of PYVT_PRODUCT_FORMATS: all block formats but those with code books.
-#define PYVT_CUDA_BLOCKS                                                         \
-  "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs mxfp4 nvfp4 " \
-  "int4_g128 int4_g32 int8_g128 int8_g32 nvfp4_g128 nvfp4_g32 fp8_g128 fp8_g32"
+// The formats of PYVT_PRODUCT_FORMATS: all block formats.
+#define PYVT_CUDA_BLOCKS                                                                  \
+  "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s " \
+  "iq4_nl iq4_xs mxfp4 nvfp4 int4_g128 int4_g32 int8_g128 int8_g32 nvfp4_g128 nvfp4_g32 " \
+  "fp8_g128 fp8_g32"
 
 // clang-format off
 #define CUDA_OPS(X) \

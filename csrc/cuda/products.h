@@ -11,7 +11,7 @@
 
 namespace pyvt::cuda {
 
-// Every format that kernels decode: those with code books are left out.
+// Every format of whole-number codes.
 #define PYVT_CODE_FORMATS(X) \
   X(kQ8_0)                   \
   X(kQ4_0)                   \
@@ -23,6 +23,11 @@ namespace pyvt::cuda {
   X(kQ4_K)                   \
   X(kQ5_K)                   \
   X(kQ6_K)                   \
+  X(kIQ2_XXS)                \
+  X(kIQ2_XS)                 \
+  X(kIQ2_S)                  \
+  X(kIQ3_XXS)                \
+  X(kIQ3_S)                  \
   X(kIQ4_NL)                 \
   X(kIQ4_XS)                 \
   X(kMXFP4)                  \

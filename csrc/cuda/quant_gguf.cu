@@ -21,7 +21,8 @@ constexpr int kMaxFewRows = 8;
 template <DType kFormat>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(Rows out, Index ids, Matrices weight) {
   const Row to = out.at(blockIdx.x);
-  const uint8_t* row = weight.row(0, ids[blockIdx.x]);
+  const int64_t id = ids[blockIdx.x];
+  const uint8_t* row = weight.row(0, id < 0 ? 0 : id);
   for (int g = threadIdx.x; g < weight.num_cols / kGroup; g += blockDim.x) {
     Group group;
     decode_row<kFormat>(row, g, &group);

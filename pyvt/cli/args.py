@@ -93,7 +93,10 @@ def _option(
         )
     members = _members(hint)
     if bool in members:
-        return click.option(flag, field.name, is_flag=True, default=None, help=text)
+        if default is True:
+            text = text.removesuffix("  [default: True]") + "  [default: on]"
+        both = f"{flag}/--no-{flag.removeprefix('--')}"
+        return click.option(both, field.name, is_flag=True, default=None, help=text)
     for member in members:
         if get_origin(member) is not None and issubclass(get_origin(member), Sequence):
             (item,) = get_args(member)

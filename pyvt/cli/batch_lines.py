@@ -14,9 +14,9 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from pyvt.cli.model_path import served_name
 from pyvt.engine.engine_thread import MAX_REQUESTS
 from pyvt.engine.input_processor import Prompt
 from pyvt.engine.llm_engine import LLMEngine
@@ -79,7 +79,7 @@ def read_job(text: bytes, number: int, engine: LLMEngine, model: str) -> Job:
         text: the line.
         number: of the line, from 1.
         engine: checks and tokenises.
-        model: the name that the answer gives for the model.
+        model: the name of the model as the command was given it.
 
     Raises:
         LineError: the line is no request, or one that cannot be served.
@@ -99,7 +99,9 @@ def read_job(text: bytes, number: int, engine: LLMEngine, model: str) -> Job:
             raise _refused("body", "an object", body)
         fields = {name: value for name, value in body.items() if value is not None}
         _check_model(fields.get("model", model), model)
-        prompts, params, body_of = _READERS[url](fields, engine, f"batch-{number}", model)
+        prompts, params, body_of = _READERS[url](
+            fields, engine, f"batch-{number}", served_name(model)
+        )
         requests = tuple(
             engine.process(f"batch-{number}-{index}", prompt, params)
             for index, prompt in enumerate(prompts)
@@ -181,10 +183,10 @@ def _no_constant(name: str) -> None:
 
 
 def _check_model(asked: Any, model: str) -> None:
-    names = (model, Path(model).name)
-    if asked not in names:
+    name = served_name(model)
+    if asked not in (model, name):
         raise RequestError(
-            f"[batch] model: expected {names[-1]!r}, which this run has loaded, got {asked!r}; run "
+            f"[batch] model: expected {name!r}, which this run has loaded, got {asked!r}; run "
             "the lines of another model with -m",
             param="model",
             code="model_not_found",

@@ -146,7 +146,7 @@ class Conversation:
             return
         write_text("\n")
         if answer.finish_reason == "length":
-            say("(cut at --max-new-tokens or the context)")
+            say("(cut at --max-tokens or the context)")
         elif answer.finish_reason == "abort":
             say("(stopped)")
         self.messages += [message, {"role": "assistant", "content": answer.text}]

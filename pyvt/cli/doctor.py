@@ -88,6 +88,7 @@ def _facts() -> dict[str, Any]:
                 "build": backends.build_note(name),
                 "is_simulated": name in backends.SIMULATED,
                 **(native if name == "cpu" else {}),
+                **(_device_facts(name) if reason is None else {}),
             }
             for name, reason in usable.items()
         },
@@ -102,6 +103,20 @@ def _native_facts() -> dict[str, Any]:
         "isa_levels": native.isa_names().split(),
         "threads": native.num_threads(),
         "num_kernels": len(native.OPS),
+    }
+
+
+def _device_facts(name: str) -> dict[str, Any]:
+    """Return what is known of the device of a usable backend, nothing for one of the host."""
+    if name not in backends.DEVICE_BACKENDS:
+        return {}
+    native = import_module(backends.DEVICE_BACKENDS[name]).native()
+    free, total = native.memory()
+    return {
+        "device": native.device_name(),
+        "free_gib": round(free / 2**30, 1),
+        "total_gib": round(total / 2**30, 1),
+        "why_no_cublas": native.why_no_cublas(),
     }
 
 
@@ -133,6 +148,12 @@ def _backend_line(state: dict[str, Any]) -> str:
         return f"not usable: {state['why_not']}"
     if state["is_simulated"]:
         return "usable, SIMULATED: plays a device on the CPU, for tests"
+    if "device" in state:
+        products = f"own kernels: {why}" if (why := state["why_no_cublas"]) else "cuBLAS"
+        return (
+            f"{state['device']}, {state['free_gib']} of {state['total_gib']} GiB free, products by "
+            f"{products} ({state['build']})"
+        )
     if "isa" not in state:
         return f"usable ({state['build']})"
     levels = " ".join(state["isa_levels"])

@@ -12,7 +12,14 @@ from pyvt.engine.memory_plan import Plan, plan
 from pyvt.weights.resolve import open_model
 
 ENGINE_FIELDS = ("max_model_len",)
-CACHE_FIELDS = ("kv_dtype", "block_size", "num_blocks", "num_state_slots", "memory_fraction")
+CACHE_FIELDS = (
+    "kv_dtype",
+    "block_size",
+    "num_blocks",
+    "num_state_slots",
+    "memory_fraction",
+    "gpu_memory_utilization",
+)
 SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens", "max_prefill_chunk")
 DEVICE_FIELDS = ("backend", "dtype", "expand", "act", "experts")
 _MIB = 1 << 20

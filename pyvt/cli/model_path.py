@@ -1,4 +1,4 @@
-"""From the name that a user gives a command to the path of a model."""
+"""From the name that a user gives a command to the path of a model, and to its name in answers."""
 
 from pathlib import Path
 
@@ -6,10 +6,11 @@ from pyvt import hub
 from pyvt.cli.terminal import say
 
 
+def served_name(name: str) -> str:
+    """Return what answers call a model: an alias as it is, a file or folder by its last part."""
+    return Path(name).name if Path(name).exists() else name
+
+
 def model_path(name: str) -> Path:
     """Return the path of a model, pulling it first where it is not on this machine."""
-    path = hub.locate(name)
-    if path is None:
-        say(f"{name} is not on this machine yet; pulling it, once")
-        path = hub.pull(name, say)
-    return path
+    return hub.obtain(name, say)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -95,8 +96,8 @@ class RemoteServer:
                 )
         except (OSError, TimeoutError) as error:
             raise ServerError(
-                f"[url] {self.url}: expected a server, got {error!r}; start one with `pyvt serve` "
-                "or give its --url"
+                f"[url] {self.url}: expected a server, got {_why(error)}; start one with "
+                "`pyvt serve` or give its --url"
             ) from error
         try:
             writer.write("\r\n".join([*head, "", ""]).encode() + data)
@@ -157,6 +158,14 @@ async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
             raise ValueError("a line without an end")
     if held:
         yield held.decode("utf-8", "replace")
+
+
+def _why(error: Exception) -> str:
+    """Return why there is no connection, in words."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:
+        return os.strerror(number).lower()
+    return str(error) or "no answer in time"
 
 
 def _message(answer: str | Mapping[str, Any]) -> str:

@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 
 from pyvt import hub
 from pyvt.cli.args import field_options, given
-from pyvt.cli.model_path import model_path
+from pyvt.cli.model_path import model_path, served_name
 from pyvt.cli.session import engine_options, engine_settings
 from pyvt.cli.terminal import loading, say
-from pyvt.config import SchedulerConfig, engine_config
+from pyvt.config import engine_config
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.engine.build import build_engine
@@ -29,13 +28,11 @@ SERVER_FLAGS = {
     "stall_timeout_s": "--stall-timeout",
     "request_timeout_s": "--request-timeout",
 }
-SCHEDULER_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
 @click.argument("model", default=hub.DEFAULT_MODEL)
 @field_options(ServerConfig, SERVER_FIELDS, flags=SERVER_FLAGS)
-@field_options(SchedulerConfig, SCHEDULER_FIELDS)
 @engine_options
 def serve_command(model: str, **options: Any) -> None:
     """Serve MODEL over HTTP: an alias, org/repo, a folder of a model or a .gguf file.
@@ -45,19 +42,23 @@ def serve_command(model: str, **options: Any) -> None:
     """
     config = ServerConfig(**given(options, SERVER_FIELDS))
     path = model_path(model)
-    names = config.served_model_name or (Path(model).name if Path(model).exists() else model,)
+    names = config.served_model_name or (served_name(model),)
     state = ServerState(config=config, names=names)
-    settings = given(options, SCHEDULER_FIELDS) | engine_settings(options)
+    settings = engine_settings(options)
     # Before the model is loaded: a port that is in use is known at once.
     sock = listen(config)
 
     def load() -> AsyncLLM:
         with loading(model) as progress:
-            engine = build_engine(engine_config(str(path), **settings), progress=progress)
+            engine = build_engine(
+                engine_config(str(path), **settings),
+                progress=progress,
+                on_plan=lambda plan: _tell_plan(plan, settings),
+            )
         return AsyncLLM.from_engine(engine, max_requests=config.max_queued_requests)
 
     say(f"loading    {model}")
-    serve(state, sock, load, lambda url: _tell(state, model, url, settings), _tell_drain)
+    serve(state, sock, load, lambda url: _tell(state, model, url), _tell_drain)
 
 
 def _why(plan: Plan, settings: Mapping[str, Any]) -> str:
@@ -78,24 +79,26 @@ def _tell_drain(num_unfinished: int) -> None:
     say(f"stopping   {num_unfinished} requests are being finished; Ctrl-C again ends at once")
 
 
-def _tell(state: ServerState, model: str, url: str, settings: Mapping[str, Any]) -> None:
-    """Print what is served, how, and where."""
-    assert state.llm is not None, "it is told of a loaded model"
-    engine = state.llm.engine
-    assert engine.plan is not None, "the model came of files"
-    plan, config = engine.plan, engine.config
-    cache, device = config.cache, config.device
-    speech = state.speech(engine.input_processor)
-    tools = "none" if speech.dialect is None else speech.dialect.name
-    reasoning = "none" if speech.tags is None else f"{speech.tags.opening} …"
-    say(f"model      {model} as {state.names[0]!r}, {device.backend} {device.dtype}")
-    say(f"context    {config.max_model_len} tokens, {_why(plan, settings)}")
-    kv_bytes = plan.kv_bytes + plan.state_bytes
+def _tell_plan(plan: Plan, settings: Mapping[str, Any]) -> None:
+    """Print how long requests may be and what will be taken of the memory."""
+    cache, kv_bytes = plan.config.cache, plan.kv_bytes + plan.state_bytes
+    say(f"context    {plan.config.max_model_len} tokens, {_why(plan, settings)}")
     say(
         f"memory     weights {_mib(plan.weight_bytes)}, KV {_mib(kv_bytes)} "
         f"({cache.num_blocks} blocks of {cache.block_size} tokens, {plan.kv_dtype}), steps "
         f"{_mib(plan.activation_bytes)}, left {_mib(plan.left_bytes)} of {_mib(plan.free_bytes)}"
     )
+
+
+def _tell(state: ServerState, model: str, url: str) -> None:
+    """Print what is served, how, and where."""
+    assert state.llm is not None, "it is told of a loaded model"
+    engine = state.llm.engine
+    device = engine.config.device
+    speech = state.speech(engine.input_processor)
+    tools = "none" if speech.dialect is None else speech.dialect.name
+    reasoning = "none" if speech.tags is None else f"{speech.tags.opening} …"
+    say(f"model      {model} as {state.names[0]!r}, {device.backend} {device.dtype}")
     say(f"detected   tool calls: {tools}; reasoning: {reasoning}")
     say(f"url        {url}")
     if state.config.uds is None:

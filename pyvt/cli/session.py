@@ -17,6 +17,7 @@ from pyvt.config import (
     CacheConfig,
     DeviceConfig,
     EngineConfig,
+    SchedulerConfig,
     SpeculativeConfig,
     engine_config,
 )
@@ -29,19 +30,21 @@ from pyvt.sampling_params import SamplingParams
 
 # Whose fields are options of every command that loads a model, in the order of the help.
 ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
-    EngineConfig: ("max_model_len",),
+    EngineConfig: ("max_model_len", "chat_template", "logprobs_mode"),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
-    CacheConfig: ("kv_dtype", "memory_fraction", "num_blocks"),
+    CacheConfig: (
+        *("kv_dtype", "memory_fraction", "gpu_memory_utilization"),
+        *("num_blocks", "block_size", "enable_prefix_caching"),
+    ),
+    SchedulerConfig: ("max_num_seqs", "max_num_batched_tokens", "scheduling_policy"),
     SpeculativeConfig: (
-        *("method", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
+        *("speculation", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"),
     ),
 }
-ENGINE_FLAGS = {"method": "--speculation"}
 SAMPLING_FIELDS = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens"),
 )
-SAMPLING_FLAGS = {"max_tokens": "--max-new-tokens"}
 
 Message = dict[str, str]
 Prompt = str | list[Message]
@@ -50,7 +53,7 @@ Prompt = str | list[Message]
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that say how a model is run."""
     for settings, names in reversed(ENGINE_OPTIONS.items()):
-        command = field_options(settings, names, flags=ENGINE_FLAGS)(command)
+        command = field_options(settings, names)(command)
     return command
 
 
@@ -73,7 +76,7 @@ def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def sampling_options(defaults: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a decorator that gives a command the options of sampling, with its defaults."""
-    return field_options(SamplingParams, SAMPLING_FIELDS, flags=SAMPLING_FLAGS, defaults=defaults)
+    return field_options(SamplingParams, SAMPLING_FIELDS, defaults=defaults)
 
 
 @dataclass(slots=True)

@@ -53,6 +53,13 @@ class EngineConfig:
         default="auto",
         metadata={"help": "most tokens of a request, prompt and answer; auto: the model's own"},
     )
+    chat_template: str | None = field(
+        default=None,
+        metadata={
+            "help": "file of a Jinja template that messages become a prompt by  [default: the "
+            "model's own]"
+        },
+    )
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] = field(
         default="raw_logprobs",
         metadata={
@@ -70,6 +77,11 @@ class EngineConfig:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(
                 f"[config] model: expected a path as text, got {self.model!r}", field="model"
+            )
+        if self.chat_template is not None and not isinstance(self.chat_template, str):
+            raise ConfigError(
+                f"[config] chat_template: expected a path as text, got {self.chat_template!r}",
+                field="chat_template",
             )
         for name, kind in _PARTS.items():
             if not isinstance(getattr(self, name), kind):

@@ -214,6 +214,13 @@ class CacheConfig:
             "help": "share of the memory left after the weights that KV blocks and states may take"
         },
     )
+    gpu_memory_utilization: float = field(
+        default=0.9,
+        metadata={
+            "help": "share of a device's memory that weights, KV, states and workspaces may take; "
+            "KV gets what a run of the largest steps leaves"
+        },
+    )
     kv_dtype: str = field(
         default="auto",
         metadata={
@@ -247,12 +254,13 @@ class CacheConfig:
                     f"got {value!r}",
                     field=f"cache.{name}",
                 )
-        if not _is_share(self.memory_fraction) or self.memory_fraction == 0:
-            raise ConfigError(
-                "[config] cache.memory_fraction: expected a number above 0 up to 1, "
-                f"got {self.memory_fraction!r}",
-                field="cache.memory_fraction",
-            )
+        for name in ("memory_fraction", "gpu_memory_utilization"):
+            value = getattr(self, name)
+            if not _is_share(value) or value == 0:
+                raise ConfigError(
+                    f"[config] cache.{name}: expected a number above 0 up to 1, got {value!r}",
+                    field=f"cache.{name}",
+                )
         if not _is_share(self.watermark) or self.watermark == 1:
             raise ConfigError(
                 "[config] cache.watermark: expected a number from 0 to below 1, "

@@ -8,6 +8,8 @@ from pyvt.errors import ConfigError
 # As many as the native pool can have (csrc/cpu/thread_pool.h).
 MAX_THREADS = 256
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
+# The same by the names that PyTorch has for them.
+LONG_DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16"}
 EXPAND_MODES = ("auto", "always", "never")
 ACT_MODES = ("auto", "none", "q8")
 EXPERT_PLACES = ("auto", "memory", "file")
@@ -44,7 +46,10 @@ class DeviceConfig:
     )
     dtype: str = field(
         default="auto",
-        metadata={"help": "dtype of activations", "choices": ("auto", *COMPUTE_DTYPES)},
+        metadata={
+            "help": "dtype of activations; auto: f32",
+            "choices": ("auto", *COMPUTE_DTYPES, *LONG_DTYPES),
+        },
     )
     threads: int | Auto = field(
         default="auto",
@@ -78,6 +83,8 @@ class DeviceConfig:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", LONG_DTYPES.get(self.dtype, self.dtype))
         for name, valid in (
             ("dtype", ("auto", *COMPUTE_DTYPES)),
             ("expand", EXPAND_MODES),

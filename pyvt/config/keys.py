@@ -6,6 +6,8 @@ from typing import Any
 
 from pyvt.errors import ConfigError, did_you_mean
 
+_MAX_SIZE = 2**31 - 1
+
 
 class Keys:
     """Reads from one or more dicts; the first that holds a key with a value other than null wins.
@@ -47,12 +49,19 @@ class Keys:
             raise self.error(name, "an integer", value)
         return int(value)
 
-    def size(self, name: str, default: int | None = None, limit: int = 2**31 - 1) -> int:
-        """Return an integer from 1 to ``limit``; a key without a default is required."""
+    def _within(self, name: str, default: int | None, low: int, high: int) -> int:
         value = self.integer(name, default)
-        if not 1 <= value <= limit:
-            raise self.error(name, f"an integer from 1 to {limit}", value)
+        if not low <= value <= high:
+            raise self.error(name, f"an integer from {low} to {high}", value)
         return value
+
+    def size(self, name: str, default: int | None = None, limit: int = _MAX_SIZE) -> int:
+        """Return an integer from 1 to ``limit``; a key without a default is required."""
+        return self._within(name, default, 1, limit)
+
+    def count(self, name: str, default: int | None = None, limit: int = _MAX_SIZE) -> int:
+        """Return an integer from 0 to ``limit``; a key without a default is required."""
+        return self._within(name, default, 0, limit)
 
     def even_size(self, name: str, default: int) -> int:
         """Return an even integer of at least two."""

@@ -305,7 +305,7 @@ def _from_hf(config: Mapping[str, Any], generation_config: Mapping[str, Any] | N
         if family.is_hybrid
         else None,
         linear_layers=linear_layers,
-        num_mtp_layers=keys.integer("mtp_num_hidden_layers", 0),
+        num_mtp_layers=keys.count("mtp_num_hidden_layers", 0, _MAX_LAYERS),
         moe=moe,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         bos_token_id=bos[0] if bos else None,
@@ -366,7 +366,7 @@ def _hf_windows(family: Family, keys: Keys, num_layers: int) -> tuple[int | None
     window = keys.size("sliding_window")
     first = 0
     if not family.has_one_window:
-        first = keys.integer("max_window_layers", _MAX_WINDOW_LAYERS)
+        first = keys.count("max_window_layers", _MAX_WINDOW_LAYERS)
     is_sliding = (
         [i >= first for i in range(num_layers)]
         if kinds is None
@@ -401,7 +401,7 @@ def _from_gguf(
             unknown_name("GGUF metadata", "general.architecture", name, list(_BY_GGUF))
         )
     keys = Keys("GGUF metadata", metadata, prefix=f"{name}.")
-    if keys.integer("expert_count", 0) and not family.has_experts:
+    if keys.count("expert_count", 0) and not family.has_experts:
         raise UnsupportedError(
             str(keys.error("expert_count", "0 for a dense model", keys.get("expert_count")))
         )
@@ -415,7 +415,7 @@ def _from_gguf(
     if value_dim != head_dim:
         raise keys.error("attention.value_length", f"{head_dim} as key_length", value_dim)
     max_positions = keys.size("context_length")
-    window = keys.integer("attention.sliding_window", 0)
+    window = keys.count("attention.sliding_window", 0)
     if window and window < max_positions:
         raise UnsupportedError(str(keys.error("attention.sliding_window", "none", window)))
     eos = [
@@ -469,12 +469,12 @@ def _gguf_hybrid(
 
 def _gguf_mtp_layers(family: Family, keys: Keys, num_blocks: int) -> int:
     """Return the draft layers, which the blocks of a file count too."""
-    num_mtp_layers = keys.integer("nextn_predict_layers", 0)
+    num_mtp_layers = keys.count("nextn_predict_layers", 0)
     if num_mtp_layers and not family.is_hybrid:
         raise UnsupportedError(
             str(keys.error("nextn_predict_layers", "0 for this family", num_mtp_layers))
         )
-    if not 0 <= num_mtp_layers < num_blocks:
+    if num_mtp_layers >= num_blocks:
         raise keys.error(
             "nextn_predict_layers", f"fewer than block_count={num_blocks}", num_mtp_layers
         )

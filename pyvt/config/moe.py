@@ -53,10 +53,12 @@ def moe_from_hf(
     or where it is absent the argument.
     """
     spelling = "num_experts" if keys.get("num_local_experts") is None else "num_local_experts"
-    if keys.integer(spelling) == 0:
+    if keys.count(spelling) == 0:
         return None
     step = keys.size("decoder_sparse_step", 1)
     plain = keys.items("mlp_only_layers")
+    if any(type(i) is not int or i < 0 for i in plain):
+        raise keys.error("mlp_only_layers", "numbers of layers", list(plain))
     dense = tuple(i for i in range(num_layers) if i in plain or (i + 1) % step)
     if len(dense) == num_layers:
         return None
@@ -83,10 +85,10 @@ def moe_from_gguf(
     """
     names = [_GATE.format(i=i) for i in range(num_layers)]
     sparse = [shapes[name] for name in names if name in shapes]
-    if not sparse and not keys.integer("expert_count", 0):
+    if not sparse and not keys.count("expert_count", 0):
         return None
     width = sparse[0][1] if sparse and len(sparse[0]) == 3 else None
-    has_shared = keys.integer("expert_shared_feed_forward_length", 0) > 0
+    has_shared = keys.count("expert_shared_feed_forward_length", 0) > 0
     return MoEConfig(
         num_experts=keys.size("expert_count"),
         num_experts_per_tok=keys.size("expert_used_count"),

@@ -18,7 +18,7 @@ class SchedulerConfig:
     max_prefill_chunk: int = field(
         default=256, metadata={"help": "most prompt tokens of one request in a step"}
     )
-    policy: str = field(
+    scheduling_policy: str = field(
         default="fcfs",
         metadata={
             "help": "who goes first: who came first, or the lowest priority number and then who "
@@ -35,11 +35,11 @@ class SchedulerConfig:
                     f"[config] scheduler.{name}: expected an integer of at least 1, got {value!r}",
                     field=f"scheduler.{name}",
                 )
-        if self.policy not in POLICIES:
+        if self.scheduling_policy not in POLICIES:
             raise ConfigError(
-                f"[config] scheduler.policy: expected one of {', '.join(POLICIES)}, "
-                f"got {self.policy!r}",
-                field="scheduler.policy",
+                f"[config] scheduler.scheduling_policy: expected one of {', '.join(POLICIES)}, "
+                f"got {self.scheduling_policy!r}",
+                field="scheduler.scheduling_policy",
             )
         if self.max_num_seqs > self.max_num_batched_tokens:
             raise ConfigError(

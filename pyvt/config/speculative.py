@@ -11,9 +11,9 @@ METHODS = ("ngram", MTP_METHOD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeConfig:
-    """Settings of speculative decoding; off without a method."""
+    """Settings of speculative decoding; off where nobody drafts."""
 
-    method: Literal["ngram", "mtp"] | None = field(
+    speculation: Literal["ngram", "mtp"] | None = field(
         default=None,
         metadata={
             "help": "who drafts tokens, which one step then verifies; ngram: what followed the "
@@ -33,8 +33,10 @@ class SpeculativeConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.method is not None and self.method not in METHODS:
-            raise self._error("method", f"none or one of {', '.join(METHODS)}", self.method)
+        if self.speculation is not None and self.speculation not in METHODS:
+            raise self._error(
+                "speculation", f"none or one of {', '.join(METHODS)}", self.speculation
+            )
         for name, high in (
             ("num_speculative_tokens", 32),
             ("prompt_lookup_min", 64),
@@ -50,7 +52,7 @@ class SpeculativeConfig:
     @property
     def num_lookahead_tokens(self) -> int:
         """Tokens behind a sampled one whose KV a model's head writes while it drafts."""
-        return self.num_speculative_tokens - 1 if self.method == MTP_METHOD else 0
+        return self.num_speculative_tokens - 1 if self.speculation == MTP_METHOD else 0
 
     @staticmethod
     def _error(name: str, expected: str, got: object) -> ConfigError:

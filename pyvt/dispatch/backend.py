@@ -42,6 +42,27 @@ class Plan(Protocol):
         ...
 
 
+class Graph(Plan, Protocol):
+    """A plan of a device: its calls run when the recording stops, not before."""
+
+    def abandon(self) -> None:
+        """End the recording and forget it; nothing of it has run."""
+        ...
+
+
+class TensorGroup(Protocol):
+    """Tensors of a device that one copy fills."""
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The tensors, in the order of the arrays that they were made from."""
+        ...
+
+    def fill(self, arrays: list[Any]) -> None:
+        """Fill the first tensors from host arrays of their sizes; the rest stays."""
+        ...
+
+
 class Device(Protocol):
     """Memory of a backend that is not the host's, and how a step of it is captured."""
 
@@ -49,20 +70,24 @@ class Device(Protocol):
         """Return a copy of a host array there; the array may be changed at once."""
         ...
 
+    def upload_together(self, arrays: list[Any]) -> TensorGroup:
+        """Return copies of host arrays there, by one copy."""
+        ...
+
     def place(self, weight: Any) -> Any:
         """Return a plain or packed weight there; what is there already stays itself."""
         ...
 
-    def graph(self) -> Plan:
-        """Return a new plan, whose calls run when the recording stops."""
+    def graph(self) -> Graph:
+        """Return a new graph."""
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new tensor of zeros."""
         ...
 
-    def memory(self) -> tuple[int, int]:
-        """Return the free and all bytes."""
+    def memory(self, *, is_trimmed: bool = True) -> tuple[int, int]:
+        """Return the free and all bytes; trimmed, what is kept for later ops is given back."""
         ...
 
 

@@ -11,10 +11,10 @@ reference is an error. Both are read when an op first meets its dtypes, and agai
 ``use_backend``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -236,9 +236,41 @@ def place(array: Any, *, beside: Any) -> Any:
     return beside.upload(array) if hasattr(beside, "device_type") else array
 
 
+def place_together(arrays: Sequence[Any], *, beside: Any) -> list[Any]:
+    """Return host arrays on the device of ``beside``, by one copy, or themselves."""
+    is_on_device = hasattr(beside, "device_type")
+    return list(beside.upload_together(list(arrays)) if is_on_device else arrays)
+
+
 def on_host(array: Any) -> Any:
     """Return a tensor of a device as a host array, a copy; a host array as itself."""
     return array.numpy() if hasattr(array, "device_type") else array
+
+
+class Fetched(Protocol):
+    """Arrays of a device that are on their way to the host."""
+
+    def arrays(self) -> list[Any]:
+        """Wait for them, and return host arrays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """Host arrays, which need no way."""
+
+    found: list[Any]
+
+    def arrays(self) -> list[Any]:
+        return self.found
+
+
+def fetch(arrays: Sequence[Any]) -> Fetched:
+    """Start to copy tensors of one device to the host; host arrays are there already."""
+    if arrays and hasattr(arrays[0], "device_type"):
+        fetched: Fetched = arrays[0].fetch(list(arrays))
+        return fetched
+    return _Here(list(arrays))
 
 
 def chosen_backends() -> dict[str, tuple[str, ...]]:

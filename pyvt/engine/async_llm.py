@@ -6,11 +6,13 @@
 ...         print(output.outputs[0].text, end="")
 >>> await llm.shutdown()
 
-A read that is cancelled takes nothing and loses nothing: the next read gets the same event. The
-request ends when its stream is closed or dropped, when ``abort`` names it, or at its deadline.
+A reader that is behind may ``take`` all that waits at once. A read that is cancelled takes nothing
+and loses nothing: the next read gets the same event. The request ends when its stream is closed or
+dropped, when ``abort`` names it, or at its deadline.
 
-Texts are tokenised on threads of a small pool, the engine steps on its own, and what a step brings
-wakes the loop once, however many requests it is for.
+Texts are tokenised on threads of a small pool, requests with a grammar wait for it on others, the
+engine steps on its own, and what a step brings wakes the loop once, however many requests it is
+for.
 """
 
 import asyncio
@@ -38,6 +40,8 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 _NUM_INPUT_THREADS = 2
+# Threads that wait until grammars are compiled, which is done on others.
+_NUM_GRAMMAR_WAITERS = 16
 
 
 class AsyncLLM:
@@ -70,6 +74,7 @@ class AsyncLLM:
         self.thread = EngineThread(engine, max_requests=max_requests)
         self._numbers = itertools.count(1)
         self._inputs = ThreadPoolExecutor(_NUM_INPUT_THREADS, thread_name_prefix="pyvt-input")
+        self._waiters = ThreadPoolExecutor(_NUM_GRAMMAR_WAITERS, thread_name_prefix="pyvt-wait")
         self._outboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Outbox] = (
             weakref.WeakKeyDictionary()
         )
@@ -124,7 +129,8 @@ class AsyncLLM:
                 cache_salt=cache_salt,
             )
 
-        return RequestStream(self, request_id, process, is_stream)
+        pool = self._inputs if params.structured_outputs is None else self._waiters
+        return RequestStream(self, request_id, process, is_stream, pool)
 
     def abort(self, request_id: str) -> None:
         """End a request soon; its stream gets a last output with the reason ``abort``.
@@ -135,7 +141,10 @@ class AsyncLLM:
 
     async def run_input(self, function: Callable[[], T]) -> T:
         """Run work on texts, such as rendering and tokenising, beside the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._inputs, function)
+        return await self._run_on(self._inputs, function)
+
+    async def _run_on(self, pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, function)
 
     async def call(self, function: Callable[[LLMEngine], T]) -> T:
         """Run a function with the engine between two steps; see ``EngineThread.call``."""
@@ -166,11 +175,13 @@ class RequestStream:
         request_id: str,
         process: Callable[[], EngineCoreRequest],
         is_stream: bool,
+        pool: ThreadPoolExecutor,
     ) -> None:
         self.request_id = request_id
         self._llm = llm
         self._process = process
         self._is_stream = is_stream
+        self._pool = pool
         self._events: _Inbox | None = None
         self._is_done = False
 
@@ -182,7 +193,8 @@ class RequestStream:
             EngineDeadError: the engine has failed or was shut down.
         """
         if self._events is None and not self._is_done:
-            request = await self._llm.run_input(self._process)
+            self._llm.thread.check_ready()
+            request = await self._llm._run_on(self._pool, self._process)
             # From here on there is no await, so a cancellation cannot leave a request behind.
             events = _Inbox(self._llm._outbox(), event_bound(request), self.request_id)
             self._llm.thread.submit([request], events, is_stream=self._is_stream)
@@ -193,16 +205,40 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._is_done:
+        outputs = await self.take(1)
+        if not outputs:
             raise StopAsyncIteration
-        await self.start()
+        return outputs[0]
+
+    async def take(self, most: int) -> list[RequestOutput]:
+        """Wait until there is an output; return those that are there, at most so many.
+
+        Returns nothing after the last one.
+
+        Raises:
+            RequestError: the request cannot be served, or there is no room for it.
+            EngineDeadError: the engine has failed or was shut down.
+        """
+        if self._is_done:
+            return []
+        if self._events is None:
+            await self.start()
         assert self._events is not None, "a stream that has started gets events"
-        event = await self._events.get()
-        if not isinstance(event, RequestOutput):
-            self._is_done = True
-            raise event
-        self._is_done = event.finished
-        return event
+        waiting = self._events.events
+        if not waiting:
+            await self._events.wait()
+        taken: list[RequestOutput] = []
+        while waiting and len(taken) < most:
+            event = waiting[0]
+            if not isinstance(event, RequestOutput):
+                if taken:
+                    break
+                self._is_done = True
+                raise event
+            taken.append(event)
+            waiting.popleft()
+        self._is_done = taken[-1].finished
+        return taken
 
     async def __aenter__(self) -> "RequestStream":
         return await self.start()
@@ -239,8 +275,8 @@ class _Inbox:
         self.events.append(event)
         self._outbox.wake(self)
 
-    async def get(self) -> Event:
-        """Wait for the next event and take it; a cancelled wait takes nothing."""
+    async def wait(self) -> None:
+        """Wait until there is an event."""
         while not self.events:
             assert self.waiter is None, "one task reads a stream"
             self.waiter = asyncio.get_running_loop().create_future()
@@ -248,7 +284,6 @@ class _Inbox:
                 await self.waiter
             finally:
                 self.waiter = None
-        return self.events.popleft()
 
 
 class _Outbox:

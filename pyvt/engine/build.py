@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from blake3 import blake3
 
 from pyvt import backends
@@ -20,12 +22,14 @@ from pyvt.dispatch.backend import selected_backend
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
-from pyvt.engine.memory_plan import Plan, plan
+from pyvt.engine.memory_plan import Measured, Plan, device_of, plan
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.kv_tier.connector import KVConnector
 from pyvt.log import get_logger
+from pyvt.models.base import CausalLM
 from pyvt.models.registry import load_model
+from pyvt.packed_texts import PackedTexts
 from pyvt.sampling_params import SamplingParams
 from pyvt.scheduler import Scheduler
 from pyvt.scheduler.block_hash import BlockHasher, Namespace
@@ -37,10 +41,11 @@ from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
 from pyvt.weights.quantized import QuantizedSource
-from pyvt.weights.resolve import ModelFiles, open_model
+from pyvt.weights.resolve import ModelFiles, chat_template_file, open_model
 from pyvt.weights.source import Tensor
 from pyvt.worker.kv_cache import KVCache, allocate_kv_cache
 from pyvt.worker.model_runner import ModelRunner
+from pyvt.worker.profile_run import workspace_bytes
 
 if TYPE_CHECKING:
     from pyvt.structured import GrammarCompiler
@@ -59,6 +64,7 @@ def build_engine(
     *,
     progress: Progress | None = None,
     make_connector: MakeConnector | None = None,
+    on_plan: Callable[[Plan], None] | None = None,
 ) -> LLMEngine:
     """Load a model and return an engine for it.
 
@@ -67,6 +73,7 @@ def build_engine(
         progress: called with the bytes of weights that are loaded and their sum.
         make_connector: makes what loads and stores KV beyond the engine's blocks, of their size
             and the cache groups; it needs the prefix cache, whose names of blocks it uses.
+        on_plan: called with what the model will take of the memory, before any of it is loaded.
 
     Raises:
         CheckpointError: the model's files are damaged or incomplete.
@@ -75,29 +82,24 @@ def build_engine(
     """
     start_s = time.perf_counter()
     _check_named(config, make_connector)
+    templates = None
+    if config.chat_template is not None:
+        templates = chat_template_file(Path(config.chat_template))
     num_threads = config.device.threads
-    files = open_model(config.model)
+    files = open_model(_path_of(config.model))
     # A tokenizer takes as long as the weights, most of it with one core.
     helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
     try:
         made = helper.submit(_tokenizer, files)
         planned = plan(config, files)
-        config = planned.config
         log.info("plan %s", planned.summary())
-        backends.load(config.device.backend)
-        use_backend(config.device.backend)
+        if on_plan is not None:
+            on_plan(planned)
+        backends.load(planned.config.device.backend)
+        use_backend(planned.config.device.backend)
         _set_threads(num_threads)
-        loaded = load_model(
-            files,
-            planned.model_config,
-            dtype=dtype_named(config.device.dtype),
-            expand="always" if planned.is_expanded else "never",
-            act=config.device.act,
-            backend=config.device.backend,
-            has_experts_in_file=planned.file_bytes > 0,
-            max_positions=int(config.max_model_len),
-            progress=progress,
-        )
+        model, planned = _load(config, planned, files, progress)
+        config = planned.config
         namespace = namespace_of(files, planned)
         tokenizer = made.result()
         # The tokenizer and the namespace have read of the file what the loader had let go of.
@@ -110,13 +112,13 @@ def build_engine(
     size = config.cache.block_size
     connector = make_connector(size, cache.groups) if make_connector is not None else None
     scheduler = make_scheduler(config, cache.groups, namespace, connector)
-    core = EngineCore(scheduler, ModelRunner(loaded.model, cache, config, connector=connector))
+    core = EngineCore(scheduler, ModelRunner(model, cache, config, connector=connector))
     limits = _limits(planned.model_config, tokenizer, config)
     engine = LLMEngine(
         core,
         InputProcessor(
             tokenizer,
-            _chat_template(files.chat_templates, tokenizer),
+            _chat_template(files.chat_templates if templates is None else templates, tokenizer),
             limits,
             lambda: _grammar_compiler(tokenizer, planned.model_config.vocab_size, limits),
         ),
@@ -130,6 +132,19 @@ def build_engine(
     told = (files.path, device.backend, device.dtype, engine.model_load_ms)
     log.info("engine ready model=%s backend=%s dtype=%s load_ms=%.0f", *told)
     return engine
+
+
+def _path_of(model: str) -> Path:
+    """Return the path of a model; the hub is loaded only for a name that is none."""
+    path = Path(model)
+    try:
+        if path.exists():
+            return path
+    except OSError:  # a name longer than the file system takes
+        pass
+    from pyvt import hub
+
+    return hub.obtain(model)
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:
@@ -148,6 +163,40 @@ def _grammar_compiler(
     from pyvt.structured import GrammarCompiler
 
     return GrammarCompiler(tokenizer, vocab_size, limits.eos_token_ids)
+
+
+def _load(
+    given: EngineConfig, planned: Plan, files: ModelFiles, progress: Progress | None
+) -> tuple[CausalLM, Plan]:
+    """Load a model as planned; on a device return the plan anew, from what the model takes there.
+
+    ``given`` is the config with its auto.
+    """
+    config = planned.config
+    device = device_of(config.device.backend)
+    before = 0 if device is None else device.memory()[0]
+    model = load_model(
+        files,
+        planned.model_config,
+        dtype=dtype_named(config.device.dtype),
+        expand="always" if planned.is_expanded else "never",
+        act=config.device.act,
+        backend=config.device.backend,
+        has_experts_in_file=planned.file_bytes > 0,
+        max_positions=int(config.max_model_len),
+        progress=progress,
+    ).model
+    if device is None or given.cache.num_blocks != "auto":
+        return model, planned
+    measured = Measured(
+        free_bytes=planned.free_bytes,
+        weight_bytes=before - device.memory()[0],
+        workspace_bytes=workspace_bytes(model, device, planned.kv_specs, config),
+        max_positions=int(config.max_model_len),
+    )
+    planned = plan(given, files, measured=measured)
+    log.info("plan, measured %s", planned.summary())
+    return model, planned
 
 
 def _allocate(planned: Plan) -> KVCache:
@@ -227,10 +276,13 @@ def _tokenizer_digest(files: ModelFiles) -> str:
     for key, value in (files.gguf_metadata or {}).items():
         if not key.startswith("tokenizer."):
             continue
-        # A vocabulary is joined, which takes a hundredth of the time of its repr.
-        is_texts = isinstance(value, list) and set(map(type, value)) == {str}
-        text = "\0".join([key, str(len(value)), *value]) if is_texts else f"{key}\0{value!r}"
-        digest.update(text.encode())
+        if isinstance(value, PackedTexts):
+            digest.update(f"{key}\0{len(value)}\0".encode() + value.ends.tobytes() + value.blob)
+        elif isinstance(value, list):
+            numbers = np.asarray(value)
+            digest.update(f"{key}\0{numbers.dtype}\0".encode() + numbers.tobytes())
+        else:
+            digest.update(f"{key}\0{value!r}".encode())
     return digest.hexdigest()
 
 

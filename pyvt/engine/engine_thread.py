@@ -14,12 +14,14 @@ Other threads hand it commands through a queue and get events through sinks. The
 5. **Failure.** An exception of the worker reaches every unfinished request as an
    ``EngineDeadError`` and every later caller too. A request that fails alone takes no other down.
 6. **Shutdown.** Idempotent, from any thread; drains or aborts, then joins.
+7. **Fork.** The thread stays with the process that made it; in a forked one every call says so.
 
 Signals stay with the main thread: Ctrl-C never cuts a step in two and never costs a request a
 token.
 """
 
 import atexit
+import os
 import signal
 import sys
 import threading
@@ -93,6 +95,7 @@ class EngineThread:
         self.engine = engine
         self.max_requests = max_requests
         # SimpleQueue.put may be called again while it runs, which finalizers do.
+        self._pid = os.getpid()
         self._commands: SimpleQueue[_Add | _Cancel | _Stop | _Call] = SimpleQueue()
         self._sinks: dict[str, Sink] = {}
         self._lock = threading.RLock()
@@ -111,7 +114,21 @@ class EngineThread:
     @property
     def is_ready(self) -> bool:
         """Whether requests are accepted."""
-        return self._state is _State.RUNNING
+        return self._state is _State.RUNNING and not self._is_forked
+
+    def check_ready(self) -> None:
+        """Check that requests are accepted; raises EngineDeadError where they are not."""
+        if self._is_forked:
+            raise EngineDeadError(
+                "[engine] thread: does not live on in a forked process; load the model in the "
+                "process that uses it, or start that one by spawn"
+            )
+        if self._state is not _State.RUNNING:
+            raise self._dead()
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
 
     @property
     def is_alive(self) -> bool:
@@ -144,10 +161,10 @@ class EngineThread:
                 (``code`` is ``queue_full``).
             EngineDeadError: the engine has failed or was shut down.
         """
-        self._check_ready()
+        self.check_ready()
         self.engine.check_admissible(requests)
         with self._lock:
-            self._check_ready()
+            self.check_ready()
             while len(self._sinks) + len(requests) > self.max_requests:
                 if not is_waiting or len(requests) > self.max_requests:
                     raise self._full(len(requests))
@@ -177,8 +194,9 @@ class EngineThread:
         """
         assert threading.current_thread() is not self._thread, "the engine would wait for itself"
         command = _Call(function)
+        self.check_ready()
         with self._lock:
-            self._check_ready()
+            self.check_ready()
             self._commands.put(command)
         result: T = command.result.result()
         return result
@@ -196,6 +214,8 @@ class EngineThread:
         Returns:
             Whether the thread has ended. It has not where its last step still runs.
         """
+        if self._is_forked:
+            return True  # a lock might be held by a thread that is not here
         with self._lock:
             if self._state is _State.RUNNING:
                 self._state = _State.CLOSING
@@ -292,11 +312,7 @@ class EngineThread:
             self._room.wait()
         finally:
             self._num_waiting_for_room -= 1
-        self._check_ready()
-
-    def _check_ready(self) -> None:
-        if self._state is not _State.RUNNING:
-            raise self._dead()
+        self.check_ready()
 
     def _dead(self) -> EngineDeadError:
         """Return a new error for one caller: a raised exception belongs to one thread."""

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pyvt.tokenizer import ChatTemplate
 
 Message = Mapping[str, Any]
-Prompt = str | Sequence[int] | RenderedPrompt
+Prompt = str | Sequence[int] | RenderedPrompt | Mapping[str, Any]
 
 MAX_TIMEOUT_S = 10**9
 MAX_SALT_CHARS = 256
 
+_PROMPT_KEYS = ("prompt", "prompt_token_ids")
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
 _ID_FIELDS = (
@@ -115,9 +116,14 @@ class InputProcessor:
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the ids of a prompt; ids that were given are checked.
 
+        Beside text, ids and a rendered conversation it may be ``{"prompt": text}`` or
+        ``{"prompt_token_ids": ids}``.
+
         Raises:
             RequestError: a wrong type, an id outside the vocabulary, a lone surrogate, no tokens.
         """
+        if isinstance(prompt, Mapping):
+            prompt = _inside(prompt)
         if isinstance(prompt, RenderedPrompt):
             ids = tuple(self.tokenizer.encode_rendered(prompt))
         elif isinstance(prompt, str):
@@ -161,6 +167,8 @@ class InputProcessor:
         _check_salt(cache_salt)
         for name in _ID_FIELDS:
             self._check_ids(name, tuple(getattr(params, name) or ()))
+        if isinstance(prompt, Mapping):
+            prompt = _inside(prompt)
         ids = self.tokenize(prompt)
         text = prompt if isinstance(prompt, str) else None
         if isinstance(prompt, RenderedPrompt):
@@ -262,6 +270,16 @@ class InputProcessor:
             is_integer = isinstance(token_id, int) and not isinstance(token_id, bool)
             if not is_integer or not 0 <= token_id < vocab_size:
                 raise _refused(param, f"token ids from 0 up to {vocab_size - 1}", token_id)
+
+
+def _inside(prompt: Mapping[str, Any]) -> Any:
+    """Return the text or the ids that an object holds."""
+    found = [prompt[name] for name in _PROMPT_KEYS if name in prompt]
+    if len(found) != 1 or len(prompt) != 1:
+        raise _refused("prompt", f"an object with {' or '.join(_PROMPT_KEYS)} alone", dict(prompt))
+    if isinstance(found[0], str) != ("prompt" in prompt):
+        raise _refused("prompt", "text in prompt, ids in prompt_token_ids", dict(prompt))
+    return found[0]
 
 
 def _check_urgency(priority: Any, timeout_s: Any) -> None:

@@ -20,7 +20,7 @@ from pyvt.config.cache import (
 from pyvt.config.device import auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
 from pyvt.config.speculative import MTP_METHOD
-from pyvt.dispatch.backend import backend_named
+from pyvt.dispatch.backend import Device, backend_named
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
@@ -156,14 +156,21 @@ def _auto_backend(dtype: str) -> str:
     return REFERENCE_BACKEND if dtype == "f64" else best_backend()
 
 
-def _free_bytes(name: str) -> int:
-    """Return the memory where a backend computes that nobody has."""
+def device_of(name: str) -> Device | None:
+    """Return the device of a backend, None for one that computes on host arrays."""
     if name not in backends.DEVICE_BACKENDS:
-        return available_host_bytes()
+        return None
     backends.load(name)
-    device = backend_named(name).device
-    assert device is not None, "a backend of DEVICE_BACKENDS has one"
-    return device.memory()[0]
+    return backend_named(name).device
+
+
+def _free_bytes(name: str, config: EngineConfig) -> int:
+    """Return the memory where a backend computes that the engine may take."""
+    device = device_of(name)
+    if device is None:
+        return available_host_bytes()
+    free, total = device.memory()
+    return min(free, int(total * config.cache.gpu_memory_utilization))
 
 
 def _usable(backend: str) -> tuple[str, ...]:
@@ -172,13 +179,37 @@ def _usable(backend: str) -> tuple[str, ...]:
     return (*on_device, *sorted(backends.available(), key=lambda name: name != backend))
 
 
-def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = None) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a loaded model took of its device.
+
+    Attributes:
+        free_bytes: memory that the engine could take before.
+        weight_bytes: weights.
+        workspace_bytes: what the largest steps took beside weights and KV.
+        max_positions: the longest sequence that the model was loaded for.
+    """
+
+    free_bytes: int
+    weight_bytes: int
+    workspace_bytes: int
+    max_positions: int
+
+
+def plan(
+    config: EngineConfig,
+    files: ModelFiles,
+    *,
+    free_bytes: int | None = None,
+    measured: Measured | None = None,
+) -> Plan:
     """Return what the model will take and the config without auto; loads nothing.
 
     Args:
         config: the settings.
         files: the open model.
-        free_bytes: memory to plan for; None asks the system and the control group.
+        free_bytes: memory to plan for; None asks the device, or the system and the control group.
+        measured: what the model took, in place of all estimates; for a device.
 
     Raises:
         ConfigError: it does not fit; the text says by how much and what to do.
@@ -188,14 +219,12 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     device = config.device
     dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
-    free = _free_bytes(backend) if free_bytes is None else free_bytes
+    given = free_bytes if measured is None else measured.free_bytes
+    free = _free_bytes(backend, config) if given is None else given
+    share = _share(config, backend)
     settings = WeightSettings(dtype=dtype_named(dtype))
     specs = model_class(shape.architecture)(shape, settings, 1).kv_cache_specs()
-    kv_dtype = config.cache.kv_dtype
-    if kv_dtype == "auto":
-        act = auto_act(backend) if device.act == "auto" else device.act
-        kv_dtype = auto_kv_dtype(backend, dtype, act)
-    specs = with_kv_dtype(specs, dtype_named(kv_dtype))
+    specs = with_kv_dtype(specs, dtype_named(_kv_dtype(config, backend, dtype)))
     wide = settings.wide_dtype
     expand = decide_expand(device.expand, files.source, wide, backend, free_bytes=free)
     infos = [
@@ -207,26 +236,30 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
         info.size * wide.block_bytes if expand.is_expanded else info.nbytes for info in infos
     )
     activation_bytes = _activation_bytes(shape, config, wide.block_bytes)
-    needs = Needs(weight_bytes, activation_bytes, *_least_cache(config, specs))
+    if measured is not None:
+        weight_bytes, activation_bytes = measured.weight_bytes, measured.workspace_bytes
+    needs = Needs(weight_bytes, activation_bytes, *_least_cache(config, specs), share)
     stacks = 0 if expand.is_expanded else sum(i.nbytes for i in infos if _is_expert_stack(i))
-    file_bytes = _file_bytes(device.experts, stacks, needs, free)
-    needs = replace(needs, weight_bytes=weight_bytes - file_bytes)
-    weight_bytes = needs.weight_bytes
+    file_bytes = _file_bytes(device.experts, stacks, needs, free) if share.is_of_host else 0
+    weight_bytes -= file_bytes
+    needs = replace(needs, weight_bytes=weight_bytes)
     if config.cache.num_blocks == "auto":
         _check_fits(config, needs, free)
     left = max(0, free - weight_bytes - activation_bytes)
-    resolved = resolve(
-        config,
-        Caps(
-            backends=_usable(backend),
-            dtype=DEFAULT_DTYPE,
-            num_cores=num_usable_cores(),
-            max_position_embeddings=shape.max_position_embeddings,
-            kv_specs=specs,
-            bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
-            kv_budget_bytes=int(left * config.cache.memory_fraction),
-        ),
+    caps = Caps(
+        backends=_usable(backend),
+        dtype=DEFAULT_DTYPE,
+        num_cores=num_usable_cores(),
+        max_position_embeddings=shape.max_position_embeddings,
+        kv_specs=specs,
+        bytes_per_position=_bytes_per_position(shape, config, wide.block_bytes),
+        kv_budget_bytes=int(left * share.value),
     )
+    if measured is not None:
+        # Tables of positions are among the weights, and rows of tokens lie on the host.
+        longest = measured.max_positions
+        caps = replace(caps, max_position_embeddings=longest, bytes_per_position=0)
+    resolved = resolve(config, caps)
     assert resolved.cache.num_blocks != "auto", "resolve leaves no auto"
     return Plan(
         config=resolved,
@@ -243,20 +276,47 @@ def plan(config: EngineConfig, files: ModelFiles, *, free_bytes: int | None = No
     )
 
 
+def _kv_dtype(config: EngineConfig, backend: str, dtype: str) -> str:
+    """Return the name of the dtype of keys and values; ``dtype`` is that of activations."""
+    if config.cache.kv_dtype != "auto":
+        return config.cache.kv_dtype
+    act = auto_act(backend) if config.device.act == "auto" else config.device.act
+    return auto_kv_dtype(backend, dtype, act)
+
+
 def _with_wanted_head(shape: ModelConfig, config: EngineConfig) -> ModelConfig:
     """Return the config of a model that keeps its draft head only where it drafts tokens.
 
     Raises ConfigError where tokens are to be drafted by a head that the model has not.
     """
-    if config.speculative.method != MTP_METHOD:
+    if config.speculative.speculation != MTP_METHOD:
         return replace(shape, num_mtp_layers=0)
     if not shape.num_mtp_layers:
         raise ConfigError(
-            f"[config] speculative.method: expected a model with a draft head for {MTP_METHOD!r}, "
-            f"got {shape.architecture} without one; take a file that has it, or 'ngram'",
-            field="speculative.method",
+            "[config] speculative.speculation: expected a model with a draft head for "
+            f"{MTP_METHOD!r}, got {shape.architecture} without one; take a file that has it, or "
+            "'ngram'",
+            field="speculative.speculation",
         )
     return shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What KV and states may take of what weights and activations leave, and who says so."""
+
+    value: float
+    setting: str
+    is_of_host: bool
+
+
+def _share(config: EngineConfig, backend: str) -> _Share:
+    cache = config.cache
+    if backend in backends.DEVICE_BACKENDS:
+        # Nobody else needs what is left of the engine's part of a device.
+        text = f"gpu_memory_utilization {cache.gpu_memory_utilization}"
+        return _Share(1.0, text, False)
+    return _Share(cache.memory_fraction, f"memory_fraction {cache.memory_fraction}", True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,22 +335,22 @@ class Needs:
     activation_bytes: int
     num_tokens: int
     cache_bytes: int
-    share: float
+    share: _Share
 
     @property
     def nbytes(self) -> int:
         """The sum."""
-        return self.weight_bytes + self.activation_bytes + int(self.cache_bytes / self.share)
+        return self.weight_bytes + self.activation_bytes + int(self.cache_bytes / self.share.value)
 
 
-def _least_cache(config: EngineConfig, specs: Sequence[LayerSpec]) -> tuple[int, int, float]:
-    """Return tokens and bytes of the least cache, and its share of the memory."""
+def _least_cache(config: EngineConfig, specs: Sequence[LayerSpec]) -> tuple[int, int]:
+    """Return tokens and bytes of the least cache."""
     num_tokens = 2 if config.max_model_len == "auto" else config.max_model_len
     num_blocks = _blocks_of(config, specs, num_tokens) + 1
     slots = config.cache.num_state_slots
     num_bytes = num_blocks * block_bytes(specs, config.cache.block_size)
     num_bytes += _states_of(specs, MIN_STATE_SLOTS if slots == "auto" else slots)
-    return num_tokens, num_bytes, config.cache.memory_fraction
+    return num_tokens, num_bytes
 
 
 def _is_expert_stack(info: TensorInfo) -> bool:
@@ -316,14 +376,14 @@ def _file_bytes(place: str, stack_bytes: int, needs: Needs, free: int) -> int:
 def _check_fits(config: EngineConfig, needs: Needs, free: int) -> None:
     """Check that weights, activations and the KV of one request fit together."""
     if needs.nbytes > free:
+        setting = needs.share.setting
         raise ConfigError(
             f"[memory] model: expected {needs.nbytes / _MIB:.1f} MiB (weights "
             f"{needs.weight_bytes / _MIB:.1f}, activations {needs.activation_bytes / _MIB:.1f}, "
-            f"KV of {needs.num_tokens} tokens {needs.cache_bytes / _MIB:.1f} at memory_fraction "
-            f"{config.cache.memory_fraction}), got {free / _MIB:.1f} MiB free: "
-            f"{(needs.nbytes - free) / _MIB:.1f} MiB too little; lower max_model_len or "
-            "max_num_batched_tokens, raise memory_fraction or free memory, or take a smaller "
-            "kv_dtype or a smaller model",
+            f"KV of {needs.num_tokens} tokens {needs.cache_bytes / _MIB:.1f} at {setting}), got "
+            f"{free / _MIB:.1f} MiB free: {(needs.nbytes - free) / _MIB:.1f} MiB too little; lower "
+            f"max_model_len or max_num_batched_tokens, raise {setting.split()[0]} or free memory, "
+            "or take a smaller kv_dtype or a smaller model",
             field="model",
         )
 

@@ -10,6 +10,9 @@ from pyvt.errors import DownloadError
 from pyvt.hub import hf_client, hf_repo, storage, wheel
 from pyvt.hub.catalogue import CatalogueEntry, HubSource, WheelSource
 from pyvt.hub.names import AliasName, RepoName, parse_name
+from pyvt.log import get_logger
+
+log = get_logger(__name__)
 
 
 def locate(name: str) -> Path | None:
@@ -27,6 +30,19 @@ def locate(name: str) -> Path | None:
             return hf_repo.locate_repo(repo)
         case path:
             return path
+
+
+def obtain(name: str, progress: storage.Report | None = None) -> Path:
+    """Return the path of a model, pulling it first where it is not on this machine.
+
+    Raises ConfigError and DownloadError as ``pull`` does.
+    """
+    path = locate(name)
+    if path is None:
+        report = progress or log.info
+        report(f"{name} is not on this machine yet; pulling it, once")
+        path = pull(name, report)
+    return path
 
 
 def pull(name: str, progress: storage.Report | None = None) -> Path:

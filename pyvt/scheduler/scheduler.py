@@ -100,7 +100,7 @@ class Scheduler:
         self.kv_cache_manager = kv_cache_manager
         self.hasher = hasher
         self._num_ahead = num_lookahead_tokens
-        self._is_by_priority = config.policy == "priority"
+        self._is_by_priority = config.scheduling_policy == "priority"
         self.transfers = None if connector is None else Transfers(connector, kv_cache_manager)
         self._admission = Admission(kv_cache_manager, hasher, watermark, self.transfers)
         self._requests: dict[str, Request] = {}

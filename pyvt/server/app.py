@@ -6,7 +6,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.log import get_logger
@@ -24,7 +24,7 @@ log = get_logger(__name__)
 def create_app(state: ServerState) -> Starlette:
     """Return the application of a server."""
     config = state.config
-    app = Starlette(
+    app = _App(
         routes=[
             *(
                 Route(row.path, _Endpoint(row.handler, row.needs_model), methods=[row.method])
@@ -38,11 +38,37 @@ def create_app(state: ServerState) -> Starlette:
             Middleware(Cors, allowed=config.allowed_origins),
             Middleware(KeyCheck, keys=config.api_key),
         ],
-        exception_handlers={HTTPException: _on_http_error},
     )
     app.router.redirect_slashes = False
     app.state.server = state
     return app
+
+
+class _App(Starlette):
+    """Starlette without its two middlewares for errors: each would cost every chunk a call.
+
+    ``RequestLog`` answers what nobody caught, ``_Paths`` what no route takes.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return the routes behind the server's own middleware."""
+        app: ASGIApp = _Paths(self.router)
+        for middleware, args, kwargs in reversed(self.user_middleware):
+            app = middleware(app, *args, **kwargs)
+        return app
+
+
+class _Paths:
+    """Answers a path or a method that there is not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except HTTPException as error:
+            await _no_route(scope, error)(scope, receive, send)
 
 
 class _Endpoint:
@@ -83,16 +109,15 @@ def _hosts(state: ServerState) -> tuple[str, ...]:
     return (*config.allowed_hosts, config.host)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    """Answer a path or a method that there is not."""
-    assert isinstance(error, HTTPException), "it is registered for no other"
-    path = request.url.path[:200]
+def _no_route(scope: Scope, error: HTTPException) -> Response:
+    """Return the answer for a path or a method that there is not."""
+    path = scope["path"][:200]
     refusal = RequestError(
         f"[server] path: {path!r} does not exist; GET /v1/models lists the model", code="not_found"
     )
     if error.status_code == 405:
         refusal = RequestError(
-            f"[server] method: {request.method} is not allowed for {path!r}",
+            f"[server] method: {scope['method']} is not allowed for {path!r}",
             code="method_not_allowed",
         )
     response = error_response(wire_error(refusal), path)

@@ -1,26 +1,39 @@
 """Bodies of requests: read within limits, parsed strictly.
 
 1. ``content-type`` must be JSON and the body not compressed: 415.
-2. At most so many bytes are read: 413.
+2. At most so many bytes are read: 413. They may pause for so many seconds: 408.
 3. UTF-8 without lone surrogates, no NaN, no infinity, no name twice in an object, at most so many
-   levels: 400.
+   levels, values and names in an object: 400. A long body is parsed beside the loop.
 """
 
+import asyncio
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections import Counter
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from pyvt.server.errors import WireException, request_error
+from pyvt.server.sse import ClientGoneError
+
+MAX_VALUES = 1_000_000
+MAX_NESTED = 65_536
+# More are neither a bias of tokens nor a schema.
+MAX_NAMES = 32_768
+_SMALL_BYTES = 1 << 16
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> dict[str, Any]:
+async def read_json(
+    request: Request, *, max_bytes: int, max_depth: int, stall_s: float
+) -> dict[str, Any]:
     """Return the object that a request's body is.
 
     Raises:
         WireException: it is none, or it is beyond a limit.
+        ClientGoneError: the client left before it was whole.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
@@ -38,11 +51,23 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> dict
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > max_bytes:
-            raise _too_large(max_bytes)
-    return parse_object(bytes(data), max_depth=max_depth)
+    try:
+        async with asyncio.timeout(stall_s) as limit:
+            async for part in request.stream():
+                limit.reschedule(asyncio.get_running_loop().time() + stall_s)
+                data += part
+                if len(data) > max_bytes:
+                    raise _too_large(max_bytes)
+    except TimeoutError:
+        raise request_error(
+            f"[body] data: expected more within {stall_s:g} seconds, got {len(data)} bytes",
+            code="body_timeout",
+        ) from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    if len(data) <= _SMALL_BYTES:
+        return parse_object(bytes(data), max_depth=max_depth)
+    return await asyncio.to_thread(parse_object, bytes(data), max_depth=max_depth)
 
 
 def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
@@ -69,33 +94,48 @@ def parse_object(data: bytes, *, max_depth: int) -> dict[str, Any]:
         raise request_error("[body] json: expected numbers of a usual length") from None
     if not isinstance(value, dict):
         raise request_error(f"[body] json: expected an object, got {_kind(value)}")
-    has_escapes = "\\u" in text
-    for depth, item in _walk(value):
-        if depth > max_depth:
-            raise _too_deep(max_depth)
-        if has_escapes and isinstance(item, str) and not _is_unicode(item):
-            raise request_error("[body] text: expected Unicode, got a lone surrogate")
+    _check_values(value, max_depth=max_depth, is_escaped=_SURROGATE.search(text) is not None)
     return value
 
 
-def _walk(value: Any) -> Iterator[tuple[int, Any]]:
-    """Yield every value and name below ``value`` with its level, without recursion."""
-    left = [(1, value)]
-    while left:
-        depth, item = left.pop()
-        yield depth, item
-        if isinstance(item, dict):
-            left += [(depth + 1, name) for name in item]
-            left += [(depth + 1, part) for part in item.values()]
-        elif isinstance(item, list):
-            left += [(depth + 1, part) for part in item]
+def _check_values(value: dict[str, Any], *, max_depth: int, is_escaped: bool) -> None:
+    """Check levels, number and, where characters are escaped, texts of all values below one.
+
+    Level by level, for most of a long list is no list: what others wait for must not take long.
+    """
+    level: list[dict[str, Any] | list[Any]] = [value]
+    depth, num_values, num_nested = 1, 0, 0
+    while level:
+        inner: list[dict[str, Any] | list[Any]] = []
+        for item in level:
+            num_values += len(item)
+            if item and depth >= max_depth:
+                raise _too_deep(max_depth)
+            if num_values > MAX_VALUES:
+                raise request_error(f"[body] json: expected at most {MAX_VALUES} values")
+            parts = item if isinstance(item, list) else item.values()
+            inner += [part for part in parts if isinstance(part, (dict, list))]
+            if is_escaped:
+                _check_unicode(item)
+        num_nested += len(inner)
+        if num_nested > MAX_NESTED:
+            raise request_error(f"[body] json: expected at most {MAX_NESTED} objects and arrays")
+        level, depth = inner, depth + 1
+
+
+def _check_unicode(item: dict[str, Any] | list[Any]) -> None:
+    parts = item if isinstance(item, list) else (*item, *item.values())
+    if not all(_is_unicode(part) for part in parts if isinstance(part, str)):
+        raise request_error("[body] text: expected Unicode, got a lone surrogate")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_NAMES:
+        raise request_error(f"[body] json: expected at most {MAX_NAMES} names in an object")
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise request_error(f"[body] json: expected each name once, got {twice[:80]!r} twice")
     return value
 

@@ -78,6 +78,8 @@ _BY_CODE: Mapping[str, tuple[int, str, Mapping[str, str]]] = {
     "not_found": (404, "invalid_request_error", {}),
     "method_not_allowed": (405, "invalid_request_error", {}),
     "body_too_large": (413, "invalid_request_error", {}),
+    "body_timeout": (408, "invalid_request_error", {}),
+    "head_too_large": (431, "invalid_request_error", {}),
     "unsupported_media_type": (415, "invalid_request_error", {}),
     "host_not_allowed": (403, "invalid_request_error", {}),
     "invalid_api_key": (401, "invalid_request_error", {"www-authenticate": "Bearer"}),

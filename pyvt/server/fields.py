@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from pyvt.server.errors import WireException, request_error
 
@@ -35,9 +36,21 @@ _OTHER_NAMES = {
 }
 
 # Known to OpenAI, without an effect here that a client could miss.
+MAX_WARNINGS = 20
 _HARMLESS = frozenset(
     {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
 )
+
+
+def _fail_fast(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _fail_fast(part)
+    elif isinstance(schema, (list, tuple)):
+        for part in schema:
+            _fail_fast(part)
 
 
 class RequestModel(BaseModel):
@@ -45,11 +58,26 @@ class RequestModel(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
 
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the schema with lists that are refused at their first wrong item.
+
+        A long list would otherwise get an error for each item before one of them is told.
+        """
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
     def warnings(self) -> list[str]:
         """Return a text for each field that had no effect."""
         known = type(self).model_fields
         unknown = [name for name in self.model_extra or {} if name not in _HARMLESS]
-        return [_warning(name, known) for name in unknown]
+        told = [_warning(name, known) for name in unknown[:MAX_WARNINGS]]
+        if len(unknown) > MAX_WARNINGS:
+            told.append(f"{len(unknown) - MAX_WARNINGS} more fields are unknown and had no effect")
+        return told
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return the named fields that are neither absent nor null."""
@@ -58,7 +86,7 @@ class RequestModel(BaseModel):
 
 
 def _warning(name: str, known: Mapping[str, Any]) -> str:
-    near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, known, n=1)), None)
+    near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:80], known, n=1)), None)
     hint = "" if near is None else f"; did you mean {near!r}?"
     return f"{name[:80]!r} is unknown and had no effect{hint}"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.engine.async_llm import RequestStream
@@ -16,6 +16,10 @@ from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.errors import WireException, server_error
 from pyvt.server.metrics import Metrics
 from pyvt.server.usage import Usage
+
+# Outputs that wait for one stream and are written at once.
+_MOST_AT_ONCE = 16
+_GIVEN_UP = ("abort", "error")
 
 
 @dataclass(slots=True)
@@ -57,6 +61,7 @@ class Generation:
     answers: list[Answer] = field(default_factory=list)
     output: RequestOutput | None = None
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+    _given_up: RequestOutput | None = None
 
     def __post_init__(self) -> None:
         self.answers = [Answer(self.form) for _ in range(self.params.n)]
@@ -66,51 +71,65 @@ class Generation:
         """What of the request is not honoured."""
         return () if self.output is None else self.output.warnings
 
-    async def steps(self) -> AsyncIterator[Step]:
-        """Yield what is new, until all answers have ended.
+    async def steps(self) -> AsyncIterator[Iterator[Step]]:
+        """Yield what is there at a time, until all answers have ended; read each to its end.
 
         Raises:
             WireException: the engine gave up on the request.
             EngineDeadError: the engine has stopped.
         """
-        reason = "abort"
         last_s: float | None = None
-        num_open = len(self.answers)
         try:
-            async for output in self.stream:
-                self.output = output
-                self.prompt_logprobs = output.prompt_logprobs or self.prompt_logprobs
+            while outputs := await self.stream.take(_MOST_AT_ONCE):
                 now_s = time.perf_counter()
                 if last_s is not None:
-                    self.metrics.gaps.add(now_s - last_s)
+                    self.metrics.gaps.add((now_s - last_s) / len(outputs), len(outputs))
                 last_s = now_s
-                for new in output.outputs:
-                    answer = self.answers[new.index]
-                    if answer.is_done:
-                        continue
-                    if new.finish_reason in ("abort", "error"):
-                        reason = new.finish_reason
-                        raise _failure(output)
-                    events = answer.take(new)
-                    num_open -= answer.is_done
-                    yield Step(new.index, answer, events, new, answer.is_done)
-                if not num_open:
+                yield self._read(outputs)
+                if self._given_up is not None:
+                    raise _failure(self._given_up)
+                if all(answer.finish_reason is not None for answer in self.answers):
                     break
-            reason = self.answers[0].finish_reason or reason
         finally:
             self.stream.close()
             if self.output is not None:
                 self.metrics.record_end(
                     self.output.metrics,
-                    reason,
+                    self._reason(),
                     n=self.params.n,
                     max_tokens=self.params.max_tokens or 0,
                 )
 
+    def _read(self, outputs: Sequence[RequestOutput]) -> Iterator[Step]:
+        for output in outputs:
+            self.output = output
+            if output.prompt_logprobs is not None:
+                self.prompt_logprobs = output.prompt_logprobs
+            for new in output.outputs:
+                answer = self.answers[new.index]
+                if answer.finish_reason is not None:
+                    continue
+                if new.finish_reason in _GIVEN_UP:
+                    self._given_up = output
+                    return
+                events = answer.take(new)
+                yield Step(new.index, answer, events, new, answer.finish_reason is not None)
+
+    def _reason(self) -> str:
+        """Return how the request ended; one whose client left was aborted."""
+        if self._given_up is not None:
+            return next(
+                new.finish_reason
+                for new in self._given_up.outputs
+                if new.finish_reason in _GIVEN_UP
+            )
+        return self.answers[0].finish_reason or "abort"
+
     async def run(self) -> "Generation":
         """Read to the end; return itself."""
-        async for _ in self.steps():
-            pass
+        async for steps in self.steps():
+            for _ in steps:
+                pass
         return self
 
     def add_usage(self, usage: Usage) -> None:
@@ -136,18 +155,22 @@ def needs_stream(form: AnswerFormat, *, is_stream: bool) -> bool:
     return is_stream or form.tags is not None or form.is_single
 
 
-async def interleaved(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Step]]:
+async def interleaved(
+    generations: Sequence[Generation],
+) -> AsyncIterator[tuple[int, Iterable[Step]]]:
     """Yield the steps of several requests as they come, each with its request's place."""
     if len(generations) == 1:
-        async for step in generations[0].steps():
-            yield 0, step
+        async for steps in generations[0].steps():
+            yield 0, steps
         return
-    queue: asyncio.Queue[tuple[int, Step] | BaseException | None] = asyncio.Queue(maxsize=8)
+    queue: asyncio.Queue[tuple[int, Iterable[Step]] | BaseException | None]
+    queue = asyncio.Queue(maxsize=8)
 
     async def read(place: int, generation: Generation) -> None:
         try:
-            async for step in generation.steps():
-                await queue.put((place, step))
+            async for steps in generation.steps():
+                # Read here: this end must know when the answers have ended.
+                await queue.put((place, list(steps)))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)

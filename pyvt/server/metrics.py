@@ -52,10 +52,10 @@ class Gaps:
         self.counts = [0] * (len(_SECONDS) + 1)
         self.sum_s = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.sum_s += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count one, or several of the same length."""
+        self.counts[bisect_left(_SECONDS, seconds)] += count
+        self.sum_s += seconds * count
 
     def describe(self) -> list[Any]:
         """Return nothing: the name is not looked for among others."""

@@ -30,7 +30,7 @@ log = get_logger(__name__)
 PUBLIC_PATHS = frozenset({"/", "/health", "/version"})
 # Asked every few seconds by machines: only a failure is worth a line.
 PROBE_PATHS = frozenset({"/health", "/ready", "/metrics"})
-_REQUEST_ID = re.compile(r"[\w.\-]{1,64}")
+_REQUEST_ID = re.compile(r"[\w.\-]{1,64}", re.ASCII)
 _METHODS = "GET, POST, OPTIONS"
 
 
@@ -116,7 +116,7 @@ class HostCheck:
         self.allowed = {name.lower() for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_allowed(Headers(scope=scope).get("host")):
+        if scope["type"] == "http" and not self._is_allowed(Headers(scope=scope).getlist("host")):
             error = RequestError(
                 "[server] host: expected localhost, an address or an allowed name; start the "
                 "server with --allowed-hosts NAME",
@@ -126,10 +126,10 @@ class HostCheck:
             return
         await self.app(scope, receive, send)
 
-    def _is_allowed(self, host: str | None) -> bool:
-        if host is None:
-            return True
-        name = _host_name(f"//{host}")
+    def _is_allowed(self, hosts: Sequence[str]) -> bool:
+        if len(hosts) != 1:  # HTTP/1.0 has none
+            return not hosts
+        name = _host_name(f"//{hosts[0]}")
         return name is not None and (is_local(name) or _is_address(name) or name in self.allowed)
 
 

@@ -21,6 +21,7 @@ _ERRORS = {
     401: "the key is missing or wrong",
     403: "the host is not allowed",
     404: "there is no such model",
+    408: "the body does not come",
     413: "the body is too large",
     415: "the body is no JSON",
     429: "the queue is full",

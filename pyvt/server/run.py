@@ -10,13 +10,14 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -136,6 +137,7 @@ async def _serve(
 ) -> None:
     server = UnsignalledServer(uvicorn_config(state))
     running = asyncio.ensure_future(server.serve(sockets=[sock]))
+    load = settled(load)
     ending: list[asyncio.Future[None]] = []
     sleeping: asyncio.Future[None] | None = None
 
@@ -168,6 +170,21 @@ async def _serve(
             await state.llm.shutdown(timeout_s=5.0)
 
 
+def settled(load: Callable[[], AsyncLLM]) -> Callable[[], AsyncLLM]:
+    """Return a load behind which Python's collector leaves alone what is there.
+
+    A full collection looks at every object of the model and of the libraries, while no token comes.
+    """
+
+    def load_and_settle() -> AsyncLLM:
+        llm = load()
+        gc.collect()
+        gc.freeze()
+        return llm
+
+    return load_and_settle
+
+
 async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
     """Let running requests end, then stop the server."""
     state.is_draining = True
@@ -194,11 +211,17 @@ def _exit_at_once(state: ServerState) -> None:
 
 
 def uvicorn_config(state: ServerState) -> uvicorn.Config:
-    """Return how uvicorn runs a server."""
+    """Return how uvicorn runs a server.
+
+    Raises:
+        ConfigError: the certificate or its key cannot be used.
+    """
     config = state.config
-    return uvicorn.Config(
+    made = uvicorn.Config(
         create_app(state),
+        http=_http(),
         log_config=None,
+        log_level="error",
         access_log=False,
         lifespan="off",
         server_header=False,
@@ -208,6 +231,24 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
         ssl_keyfile=config.ssl_keyfile,
         proxy_headers=False,
     )
+    try:
+        made.load()
+    except OSError as error:  # of TLS too
+        raise ConfigError(
+            f"[serve] ssl_certfile: expected PEM files of a certificate and of its key, got "
+            f"{error.strerror or error}",
+            field="server.ssl_certfile",
+        ) from error
+    return made
+
+
+def _http() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return what reads HTTP: with httptools where it is installed."""
+    try:
+        from pyvt.server.connection import Connection
+    except ImportError:
+        return "h11"
+    return Connection
 
 
 class UnsignalledServer(uvicorn.Server):

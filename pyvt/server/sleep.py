@@ -75,5 +75,6 @@ async def unload(state: ServerState) -> None:
 
 
 def _collect() -> None:
+    gc.unfreeze()
     gc.collect()
     trim_heap()

@@ -11,8 +11,8 @@ Ending the writer closes its source, which aborts the request in the engine.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from time import monotonic
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -69,7 +69,7 @@ class EventStream:
         """Send the response."""
         headers = [*_HEADERS, *self._headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._sent_s = time.monotonic()
+        self._sent_s = monotonic()
         writer = asyncio.ensure_future(self._write(send))
         watcher = asyncio.ensure_future(self._watch(receive, send, writer))
         try:
@@ -85,7 +85,10 @@ class EventStream:
         try:
             num_sent = 0
             async for chunk in self._chunks:
-                await self._send(send, chunk, has_more=True)
+                self._is_sending = True
+                self._sent_s = monotonic()
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                self._is_sending = False
                 num_sent += 1
                 if num_sent % _TURN == 0:
                     # With chunks waiting nothing above suspends: let the loop serve the others,
@@ -101,24 +104,24 @@ class EventStream:
 
     async def _send(self, send: Send, body: bytes, *, has_more: bool) -> None:
         self._is_sending = True
-        self._sent_s = time.monotonic()
+        self._sent_s = monotonic()
         try:
             await send({"type": "http.response.body", "body": body, "more_body": has_more})
         finally:
             self._is_sending = False
-            self._sent_s = time.monotonic()
+            self._sent_s = monotonic()
 
     async def _watch(self, receive: Receive, send: Send, writer: "asyncio.Future[None]") -> None:
         left = asyncio.ensure_future(_disconnected(receive))
         try:
             while True:
-                silent_s = time.monotonic() - self._sent_s
+                silent_s = monotonic() - self._sent_s
                 wait_s = self._stall_s - silent_s
                 if not self._is_sending:
                     # A chunk may get stuck any time now.
                     wait_s = min(self._keep_alive_s - silent_s, self._stall_s)
                 done, _ = await asyncio.wait({left}, timeout=max(wait_s, 0.01))
-                silent_s = time.monotonic() - self._sent_s
+                silent_s = monotonic() - self._sent_s
                 if done:
                     break
                 if self._is_sending and silent_s >= self._stall_s:

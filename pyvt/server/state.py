@@ -171,7 +171,10 @@ class ServerState:
     async def body(self, request: Request) -> dict[str, Any]:
         """Return the object that a request's body is, within the server's limits."""
         return await read_json(
-            request, max_bytes=self.config.max_body_bytes, max_depth=self.config.max_json_depth
+            request,
+            max_bytes=self.config.max_body_bytes,
+            max_depth=self.config.max_json_depth,
+            stall_s=self.config.stall_timeout_s,
         )
 
     def event_stream(self, chunks: AsyncIterator[bytes]) -> EventStream:

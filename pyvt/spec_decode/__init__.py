@@ -31,5 +31,5 @@ PROPOSERS: Mapping[str, Callable[[SpeculativeConfig], Proposer]] = {
 
 def make_proposer(config: SpeculativeConfig) -> Proposer | None:
     """Return the proposer that the settings ask for, None where none drafts from tokens."""
-    make = None if config.method is None else PROPOSERS.get(config.method)
+    make = None if config.speculation is None else PROPOSERS.get(config.speculation)
     return None if make is None else make(config)

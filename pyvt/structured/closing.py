@@ -7,6 +7,7 @@ gives a shorter path. Free text that only a mark ends is ended by the mark. What
 not proven shortest: states of the library cannot be compared.
 """
 
+import time
 from collections.abc import Sequence
 
 import llguidance
@@ -14,11 +15,17 @@ import numpy as np
 
 from pyvt.structured.vocabulary import NUM_BYTES, GrammarVocabulary, allowed_ids
 
-# Bytes looked at, some 10 µs each: at admission, and between steps.
+# Bytes of the first way, and bytes looked at for a shorter one, some 10 µs each: at admission.
+MAX_BYTES = 8192
 MAX_STEPS = 4000
+# Between steps, for the first way too.
 MAX_STEPS_ON_THE_WAY = 1000
-MAX_BYTES = 4000
+# Seconds of the thread that searches; only a grammar with very many ways at each byte needs more.
+MAX_CPU_S = 8.0
+MAX_CPU_ON_THE_WAY_S = 0.1
 _MAX_OPTIONS = 16
+# Bytes that are gone again, without a look at what may follow, for the price of a look.
+_BYTES_A_STEP = 32
 _CLOSERS = b'}])"'
 # More choices than this are the inside of a text, where a quote ends it and brackets do not.
 _MIN_TEXT = 64
@@ -32,6 +39,7 @@ class ShortestText:
 
     Attributes:
         unfinished: where the search came to its bound before an end: how far it had come.
+        is_slow: whether it ended for lack of time.
     """
 
     def __init__(
@@ -41,8 +49,16 @@ class ShortestText:
         marks: Sequence[Sequence[int]] = (),
         *,
         max_steps: int = MAX_STEPS,
+        max_bytes: int | None = None,
+        max_cpu_s: float = MAX_CPU_ON_THE_WAY_S,
     ) -> None:
+        """``max_steps`` bounds all ways; with ``max_bytes`` the first has that bound of its own."""
         self._max_steps = max_steps
+        self._max_bytes = max_bytes
+        self._limit = max_bytes or max_steps
+        self._max_cpu_s = max_cpu_s
+        self._end_s = time.thread_time() + max_cpu_s
+        self.is_slow = False
         self.unfinished: list[int] = []
         self._root = matcher
         self._marks = [list(mark) for mark in marks]
@@ -53,17 +69,19 @@ class ShortestText:
 
     def first(self) -> list[int] | None:
         """Return the path that the greedy walk finds, for who needs any."""
-        found = self._greedy([], MAX_BYTES)
+        found = self._greedy([], self._limit)
         return None if found is None else found[0]
 
     def find(self) -> list[int] | None:
         """Return the path; empty where the text may end at once."""
-        found = self._greedy([], MAX_BYTES)
+        found = self._greedy([], self._limit)
         if found is None:
             return None
         best, choices = found
+        if self._max_bytes is not None:
+            self._limit = self._num_steps + self._max_steps
         place = 0
-        while place < len(best) and self._num_steps < self._max_steps:
+        while place < len(best) and not self._is_over():
             better = None
             for option in choices[place][1:]:
                 better = self._greedy([*best[:place], option], len(best) - 1)
@@ -83,47 +101,54 @@ class ShortestText:
         One step may lengthen the way to the end by so much. It is looked for with as many steps
         again; empty where there is no choice.
         """
-        self._num_steps = 0
+        self._limit = self._num_steps + self._max_steps
+        self._end_s = time.thread_time() + self._max_cpu_s
         best, choices = self._found
         longest: list[int] = []
         for place, options in enumerate(choices):
             for option in options[1:]:
-                other = self._greedy([*best[:place], option], MAX_BYTES)
+                other = self._greedy([*best[:place], option], self._max_steps)
                 if other is not None and len(other[0]) > len(longest):
                     longest = other[0]
         return longest
+
+    def _is_over(self) -> bool:
+        """Return whether the steps or the time are used up."""
+        if time.thread_time() > self._end_s:
+            self.is_slow = True
+        return self.is_slow or self._num_steps >= self._limit
 
     def _greedy(
         self, start: Sequence[int], limit: int
     ) -> tuple[list[int], list[Sequence[int]]] | None:
         """Go on from ``start``; return the path and the choices at each of its places."""
         matcher = self._root.deep_copy()
-        if not matcher.consume_tokens(list(start)):
+        if self._is_over() or not matcher.consume_tokens(list(start)):
             return None
+        self._num_steps += len(start) // _BYTES_A_STEP
         path = list(start)
         choices: list[Sequence[int]] = [()] * len(start)
         before, chosen = b"", -1
         while not matcher.is_accepting():
-            if len(path) >= limit or self._num_steps >= self._max_steps:
+            if len(path) >= limit or self._is_over():
                 self.unfinished = max(self.unfinished, path, key=len)
                 return None
-            forced: Sequence[int] = matcher.compute_ff_bytes()
-            options: Sequence[int] = ()
-            if not forced:
-                mask = matcher.compute_bitmask()
-                options = self._options(mask, chosen if mask == before else -1)
-                if not options or matcher.is_error():
-                    return None
+            mask = matcher.compute_bitmask()
+            options = self._options(mask, chosen if mask == before else -1)
+            if not options or matcher.is_error():
+                return None
+            taken: Sequence[int] = options[:1]
+            if len(options) > 1:
                 before, chosen = mask, options[0]
-                forced = self._marked(matcher, mask) or options[:1]
-            if len(path) + len(forced) > limit:
-                self.unfinished = max(self.unfinished, [*path, *forced][:limit], key=len)
+                taken = self._marked(matcher, mask) or taken
+            if len(path) + len(taken) > limit:
+                self.unfinished = max(self.unfinished, [*path, *taken][:limit], key=len)
                 return None
-            if not matcher.consume_tokens(list(forced)):
+            if not matcher.consume_tokens(list(taken)):
                 return None
-            self._num_steps += len(forced)
-            path += forced
-            choices += [options, *[()] * (len(forced) - 1)]
+            self._num_steps += len(taken)
+            path += taken
+            choices += [options, *[()] * (len(taken) - 1)]
         return (path, choices) if len(path) <= limit else None
 
     def _marked(self, matcher: llguidance.LLMatcher, mask: bytes) -> list[int]:

@@ -3,7 +3,7 @@
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Lock
 from typing import Any
@@ -13,7 +13,8 @@ import llguidance
 from pyvt.errors import RequestError
 from pyvt.log import get_logger
 from pyvt.sampling_params import StructuredOutputsParams
-from pyvt.structured.closing import ShortestText
+from pyvt.structured.closing import MAX_BYTES, MAX_CPU_S, ShortestText
+from pyvt.structured.compile_threads import CompileThreads, Job
 from pyvt.structured.grammar import (
     GrammarText,
     compile_schema,
@@ -58,10 +59,10 @@ class GrammarCompiler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._timeout_s = timeout_s
         self._cache_size = cache_size
-        self._cache: OrderedDict[StructuredOutputsParams, Future[CompiledGrammar]] = OrderedDict()
+        self._cache: OrderedDict[StructuredOutputsParams, Job] = OrderedDict()
         self._lock = Lock()
         self._vocabulary: GrammarVocabulary | None = None
-        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="pyvt-grammar")
+        self._threads = CompileThreads(NUM_THREADS, "pyvt-grammar")
         self.num_hits = 0
         self.num_compiled = 0
 
@@ -74,10 +75,9 @@ class GrammarCompiler:
         vocabulary = self._get_vocabulary()
         key = params.without_request_settings()
         with self._lock:
-            future = self._cache.get(key)
-            if future is None:
-                future = self._pool.submit(_compile, key, vocabulary)
-                self._cache[key] = future
+            job = self._cache.get(key)
+            if job is None or job.result.cancelled():
+                job = self._cache[key] = self._threads.submit(_compile, key, vocabulary)
                 self.num_compiled += 1
                 while len(self._cache) > self._cache_size:
                     self._cache.popitem(last=False)
@@ -85,13 +85,15 @@ class GrammarCompiler:
                 self.num_hits += 1
                 self._cache.move_to_end(key)
         try:
-            return future.result(self._timeout_s)
-        except FutureTimeoutError as error:
+            grammar: CompiledGrammar = job.result.result(self._timeout_s)
+            return grammar
+        except (FutureTimeoutError, CancelledError) as error:
+            self._threads.give_up(job)
             raise refused(f"a grammar that compiles in {self._timeout_s:g} s", "more") from error
 
     def close(self) -> None:
         """End the threads; grammars that were handed out stay usable."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _get_vocabulary(self) -> GrammarVocabulary:
         with self._lock:
@@ -121,8 +123,10 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
     on_bytes = _matcher(vocabulary.by_byte, grammar)
     ends = (*((params.begin_after,) if params.begin_after else ()), *params.text_ends)
     marks = tuple(tuple(vocabulary.text_to_bytes(end)) for end in ends)
-    search = ShortestText(on_bytes, vocabulary, marks)
+    search = ShortestText(on_bytes, vocabulary, marks, max_bytes=MAX_BYTES, max_cpu_s=MAX_CPU_S)
     found = search.find()
+    if search.is_slow:
+        raise refused("a grammar that tells soon what may come next", "one of too many ways")
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
     return CompiledGrammar(

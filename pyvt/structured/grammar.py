@@ -1,7 +1,8 @@
 """From a request's settings to a grammar in llguidance's own form, checked for hostile sizes.
 
 llguidance descends into nested rules and references on the stack, so their number is bounded here;
-its own limits bound everything else.
+its own limits bound everything else but the texts that it forces, which have no end in a grammar
+such as ``/a+/ "a"``: so it is told to force none.
 """
 
 import json
@@ -11,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import llguidance
-from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark, is_lark_syntax
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
+from pyvt.structured.endless import endless_rule, finite_schema
 from pyvt.structured.schema import SchemaSize, dump, without_additional
 from pyvt.structured.vocabulary import special_name
 
@@ -27,8 +29,11 @@ MAX_NESTING = 200
 
 # Spaces and line ends between two signs of JSON. Without a bound a model may write them for ever.
 WHITESPACE = r"[ \n\r\t]{1,8}"
-_RULE = re.compile(r"^[ \t]*[?!]?[\w.\-]+(\[[^\]]*\])?[ \t]*(::=|:)", re.MULTILINE)
-_REGEX_PART = re.compile(r"/(?:[^/\n\\]|\\.)+/")
+_NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
+# Each reads a text once, whatever is in it: a text of a request is matched with the GIL held.
+_RULE = re.compile(r"^[ \t]*[?!]?[\w.\-]+(\[[^\]\n]*\])?[ \t]*(::=|:)", re.MULTILINE)
+_IS_LARK = re.compile(r"^[ \t]*(%llguidance\b|start[ \t]*:)", re.MULTILINE)
+_REGEX_PART = re.compile(r"/(?:[^/\n\\]|\\.)*")
 _JSON_PART = re.compile(r"%json\s*")
 _TEXT = "TEXT: /(.|\\n)*/\nWS: /[ \\n\\r\\t]{1,8}/\n"
 
@@ -95,6 +100,9 @@ def grammar_text(
         head = f"head: TEXT {mark}" if mark[0] == "<" else f"head[lazy]: TEXT {mark}"
         start = {"lark_grammar": f"start: head WS? @body\n{head}\n{_TEXT}"}
         body = [start, body[0] | {"name": "body"}, *body[1:]]
+    elif schema is not None:
+        body = [{"lark_grammar": "start: @body"}, body[0] | {"name": "body"}, *body[1:]]
+    body[0] = {"lark_grammar": body[0]["lark_grammar"] + _NO_FORCING}
     return GrammarText(json.dumps({"grammars": body}, ensure_ascii=False), schema, is_free_text)
 
 
@@ -125,7 +133,7 @@ def _schema(params: StructuredOutputsParams) -> Any:
     if not isinstance(schema, (dict, bool)):
         raise refused("an object or a boolean", schema, at="json")
     _check_schemas(size, "json")
-    return schema
+    return _finite(schema, "json")
 
 
 def schema_options(
@@ -160,14 +168,27 @@ def _lark(text: str) -> str:
     num_rules = len(_RULE.findall(text))
     if num_rules > MAX_RULES:
         raise refused(f"at most {MAX_RULES} rules", str(num_rules), at="grammar")
-    if is_lark_syntax(text):
+    is_lark = _IS_LARK.search(text) is not None
+    if is_lark:
         _check_json_parts(text)
-        return text
+    lark = text if is_lark else _from_gbnf(text)
+    try:
+        rule = endless_rule(lark)
+    except RecursionError as error:
+        raise refused(f"at most {MAX_NESTING} levels", "more", at="grammar") from error
+    if rule is not None:
+        rule = "root" if rule == "start" and not is_lark else rule
+        got = f"rule {rule!r}, which always comes back to itself; give it an alternative that ends"
+        raise refused("rules that some text ends", got, at="grammar")
+    return lark
+
+
+def _from_gbnf(text: str) -> str:
     try:
         return gbnf_to_lark(text)
     except RecursionError as error:
         raise refused(f"at most {MAX_NESTING} levels", "more", at="grammar") from error
-    except GbnfToLarkError as error:
+    except (GbnfToLarkError, ValueError, IndexError) as error:
         raise refused("a GBNF or Lark grammar", str(error), at="grammar") from error
     except Exception as error:  # the converter raises plain Exception for unknown rules
         if type(error) is not Exception:
@@ -177,14 +198,17 @@ def _lark(text: str) -> str:
 
 def _check_json_parts(text: str) -> None:
     """Bound the schemas inside a Lark grammar, which llguidance reads itself."""
-    size = SchemaSize()
+    size, schemas = SchemaSize(), []
     for part in _JSON_PART.finditer(text):
         try:
             schema, _ = json.JSONDecoder().raw_decode(text, part.end())
             size.add(schema)
         except (ValueError, RecursionError) as error:
             raise refused("a JSON schema behind %json", str(error), at="grammar") from error
+        schemas.append(schema)
     _check_schemas(size, "grammar")
+    for schema in schemas:
+        _finite(schema, "grammar")
     longest = max((len(found[0]) for found in _REGEX_PART.finditer(text)), default=0)
     _check_pattern(longest, "grammar")
 
@@ -193,6 +217,15 @@ def _check_schemas(size: SchemaSize, name: str) -> None:
     if size.num_references > MAX_REFERENCES:
         raise refused(f"at most {MAX_REFERENCES} references", str(size.num_references), at=name)
     _check_pattern(size.longest_pattern, name)
+
+
+def _finite(schema: Any, name: str) -> Any:
+    """Return what of a schema finite values satisfy; refuse one of which nothing is left."""
+    schema, reference = finite_schema(schema)
+    if reference is not None:
+        got = f"{reference}, which requires itself; let it be left out or be another type"
+        raise refused("a schema that some finite value satisfies", got, at=name)
+    return schema
 
 
 def _check_pattern(length: int, name: str) -> None:
@@ -223,7 +256,8 @@ def _tags(
         trigger = next(t for t in spec["triggers"] if tag["begin"].startswith(t))
         mark = _symbol(trigger, special_texts)
         head = f"head_{i}" if mark[0] == "<" else f"head_{i}[lazy]"
-        inside = tag["schema"] if isinstance(tag["schema"], bool) else dict(tag["schema"])
+        inside = _finite(tag["schema"], "structural_tag")
+        inside = inside if isinstance(inside, bool) else dict(inside)
         if isinstance(inside, dict):
             if params.disable_additional_properties:
                 inside = without_additional(inside)

@@ -7,6 +7,10 @@ token could lengthen the path by more (by the grammar's shortest text or the lon
 choice on it, at least ``MIN_ROOM``): its tokens are tried, and those are let through behind which
 the text still closes in time.
 
+Where the grammar forces a text, the model's own encoding of it is what is let through, so that the
+model sees what it was trained on. llguidance could do this too, but looks at the whole forced text
+for each token, and some are endless (``/a+/ "a"``); here a few tokens are looked ahead.
+
 The path is searched when the tokens since the last search could have made it long enough, so a long
 text costs a few searches. A text that is complete is not cut short for what a further token could
 begin.
@@ -28,6 +32,9 @@ MIN_ROOM = 8
 # Choices of a state that are tried one by one, and the steps of each search.
 MAX_TRIED = 32
 MAX_STEPS_OF_A_TRY = 200
+# Ways to begin a forced text that are looked at, and how often the longest one is gone ahead.
+_MAX_SPELLINGS = 64
+_MAX_AHEAD = 3
 # Tokens until the next try where a search found no path.
 _RETRY = 16
 
@@ -123,6 +130,7 @@ class GrammarMatcher:
             if self.error is not None:
                 return allowed
             allowed[i] = allowed_ids(mask, size)
+            self._keep_own_spelling(allowed[i])
             if i < len(drafts):
                 self._matcher.consume_token(drafts[i])
         if drafts:
@@ -206,6 +214,36 @@ class GrammarMatcher:
             if tokens is not None and len(tokens) < num_left:
                 return True
         return False
+
+    def _keep_own_spelling(self, allowed: Array) -> None:
+        """Leave only the model's own token where all that is allowed begins one forced text."""
+        text, longest = self._forced(allowed)
+        if not text:
+            return
+        vocabulary = self._grammar.vocabulary
+        ahead = self._matcher.deep_copy()
+        for _ in range(_MAX_AHEAD):
+            ahead.consume_token(longest)
+            behind = allowed_ids(ahead.compute_bitmask(), len(allowed))
+            more, longest = self._forced(behind, least=1)
+            if not more:
+                break
+            text += more
+        # The last token might go on into what follows, unless that is no text.
+        is_whole = not more and not any(map(vocabulary.text_of, np.flatnonzero(behind).tolist()))
+        own = vocabulary.spelled(text)
+        if len(own) > (0 if is_whole else 1) and allowed[own[0]]:
+            allowed[:] = False
+            allowed[own[0]] = True
+
+    def _forced(self, allowed: Array, *, least: int = 2) -> tuple[bytes, int]:
+        """Return the longest allowed token where the others are its beginnings, else no text."""
+        if not least <= np.count_nonzero(allowed) <= _MAX_SPELLINGS:
+            return b"", -1
+        texts = {self._grammar.vocabulary.text_of(i): i for i in np.flatnonzero(allowed).tolist()}
+        longest = max(texts, key=len)
+        is_forced = b"" not in texts and all(map(longest.startswith, texts))
+        return (longest, texts[longest]) if is_forced else (b"", -1)
 
     def _check(self) -> None:
         if self._matcher.is_error():

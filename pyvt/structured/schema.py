@@ -1,6 +1,7 @@
 """JSON schemas: how they are compiled, and which keyword is to blame where one is refused."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ _SINGLES = (
     *("items", "additionalProperties", "additionalItems", "unevaluatedProperties"),
     *("unevaluatedItems", "propertyNames", "contains", "not", "if", "then", "else"),
 )
-# Schemas compiled to find the keyword to blame; one takes about a millisecond.
+# Schemas compiled to find the keyword to blame, and seconds for all; one takes about a millisecond.
 _MAX_TRIALS = 300
+_MAX_TRIALS_S = 1.0
 
 
 def without_additional(node: Node) -> Node:
@@ -40,9 +42,12 @@ def keyword_to_blame(schema: Node, is_refused: Callable[[Node], bool]) -> str:
         A pointer such as ``#/properties/x/not``; to the part where no single keyword is to blame.
     """
     trials = iter(range(_MAX_TRIALS))
+    end_s = time.thread_time() + _MAX_TRIALS_S
 
     def refused(node: Node) -> bool:
-        return next(trials, None) is not None and is_refused(_with_definitions(node, schema))
+        if next(trials, None) is None or time.thread_time() > end_s:
+            return False
+        return is_refused(_with_definitions(node, schema))
 
     pointer, node = "#", schema
     while True:

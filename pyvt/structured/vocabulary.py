@@ -25,10 +25,9 @@ _LONGEST = 64
 class _Words:
     """The words of one vocabulary, with the attributes that ``TokenizerWrapper`` reads.
 
-    Where a grammar forces a text, llguidance lets only the tokens through that this gives for it:
-    the model's own, so that the model sees what it was trained on. An encoding that does not spell
-    the text, such as one with a space put in front, or that takes it for special tokens, is
-    replaced by the longest words that fit.
+    A call gives the model's own tokens for a text. An encoding that does not spell the text, such
+    as one with a space put in front, or that takes it for special tokens, is replaced by the
+    longest words that fit.
     """
 
     tokens: list[bytes]
@@ -38,6 +37,7 @@ class _Words:
     bos_token_id: int | None = None
     _specials: frozenset[int] = frozenset()
     _id_of: dict[bytes, int] = field(default_factory=dict)
+    _longest: int = 1
 
     def __post_init__(self) -> None:
         self._specials = frozenset(self.special_token_ids)
@@ -57,10 +57,11 @@ class _Words:
         if not self._id_of:
             texts = ((i, w) for i, w in enumerate(self.tokens) if w and i not in self._specials)
             self._id_of |= {word: i for i, word in texts}
+            self._longest = min(_LONGEST, max(map(len, self._id_of), default=1))
         ids: list[int] = []
         place = 0
         while place < len(data):
-            ends = range(min(len(data), place + _LONGEST), place, -1)
+            ends = range(min(len(data), place + self._longest), place, -1)
             end = next((end for end in ends if data[place:end] in self._id_of), None)
             ids += () if end is None else (self._id_of[data[place:end]],)
             place = place + 1 if end is None else end
@@ -136,6 +137,14 @@ class GrammarVocabulary:
         """Return a token of the model in the vocabulary of bytes."""
         special = self._byte_id_of.get(token_id)
         return list(self._words.tokens[token_id]) if special is None else [special]
+
+    def text_of(self, token_id: int) -> bytes:
+        """Return the bytes of a token, none for one that is special."""
+        return b"" if token_id in self._byte_id_of else self._words.tokens[token_id]
+
+    def spelled(self, text: bytes) -> list[int]:
+        """Return the model's own tokens for a text."""
+        return self._words(text)
 
     def text_to_bytes(self, text: str) -> list[int]:
         """Return a text, or the one special token that it names, in the vocabulary of bytes."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pyvt.errors import ConfigError
 from pyvt.mathutil import round_up
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -55,7 +56,14 @@ class HostArena:
     def _new_block(self, num_bytes: int) -> mmap.mmap:
         self.release_rest()
         size = round_up(max(num_bytes, _BLOCK_BYTES), _HUGE_PAGE_BYTES) + _HUGE_PAGE_BYTES
-        pages = _anonymous_pages(size)
+        try:
+            pages = _anonymous_pages(size)
+        except OSError as error:
+            raise ConfigError(
+                f"[memory] weights: expected {size >> 20} MiB more, got none from the system "
+                f"({error}); take a smaller model or lower num_blocks or max_model_len",
+                field="model",
+            ) from error
         address = np.frombuffer(pages, np.uint8).ctypes.data
         self._pages = weakref.ref(pages)
         self._next, self._stop = -address % _HUGE_PAGE_BYTES, size

@@ -5,6 +5,8 @@ What it may take is the least of:
 1. ``MemAvailable`` of ``/proc/meminfo``; 0 or nothing there counts as unknown.
 2. The room in each control group from the process's own up to the root, version 1 or 2: its limit
    less its usage. Cached file pages that nobody maps can be dropped, so they are no usage.
+3. The room below the limits of the process's address space and data segment (``ulimit -v``,
+   ``-d``). A mapped file is address space, but no data.
 """
 
 import ctypes
@@ -16,6 +18,8 @@ _FALLBACK_BYTES = 2 << 30
 # The files of limit and usage in a group, and the line of memory.stat that counts such pages.
 _VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+# Limits of the process, and the lines of its status that count what they limit.
+_LIMITS = {"Max address space": "VmSize", "Max data size": "VmData"}
 
 
 def available_host_bytes(root: Path = Path("/")) -> int:
@@ -23,7 +27,11 @@ def available_host_bytes(root: Path = Path("/")) -> int:
 
     Where the system says nothing, 2 GiB are assumed. ``root`` is the root of the file system.
     """
-    known = [*_available_in_system(root), *_available_in_groups(root)]
+    known = [
+        *_available_in_system(root),
+        *_available_in_groups(root),
+        *_available_to_process(root),
+    ]
     return min(known, default=_FALLBACK_BYTES)
 
 
@@ -43,6 +51,15 @@ def _available_in_groups(root: Path) -> Iterator[int]:
                 yield from _rooms(mount, path, _VERSION_2)
         elif "memory" in controllers.split(","):
             yield from _rooms(root / "sys/fs/cgroup/memory", path, _VERSION_1)
+
+
+def _available_to_process(root: Path) -> Iterator[int]:
+    limits = _lines(root / "proc/self/limits")
+    used = dict(line.split(":", 1) for line in _lines(root / "proc/self/status") if ":" in line)
+    for name, counter in _LIMITS.items():
+        soft = next((line[len(name) :].split()[0] for line in limits if line.startswith(name)), "")
+        if soft.isdigit() and counter in used:
+            yield max(0, int(soft) - int(used[counter].split()[0]) * 1024)
 
 
 def _rooms(mount: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:

@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from pyvt.errors import UnsupportedError
 from pyvt.mathutil import cdiv, round_up
+from pyvt.packed_texts import PackedTexts
 from pyvt.tensor.dtype import dtype_of
 from pyvt.tensor.quant_tensor import QuantTensor
 
@@ -185,7 +186,7 @@ def gguf_pair(key: str | bytes, value: Any) -> bytes:
     kind = _kind(value)
     if isinstance(value, Typed):
         value = value.value
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | PackedTexts):
         items = b"".join(gguf_value(kind, item) for item in value)
         return gguf_string(key) + struct.pack("<IIQ", ARRAY, kind, len(value)) + items
     return gguf_string(key) + struct.pack("<I", kind) + gguf_value(kind, value)
@@ -255,7 +256,7 @@ def _kind(value: Any) -> int:
             return U32 if value < 2**32 else U64
         case float():
             return F32
-        case str() | bytes():
+        case str() | bytes() | PackedTexts():
             return STRING
     raise UnsupportedError(
         f"[checkpoints] metadata: expected bool, int, float, str or list, got {value!r}"

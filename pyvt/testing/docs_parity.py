@@ -185,6 +185,11 @@ CAPABILITIES = (
         label="PASS",
     ),
     Capability(
+        name="658 tools that people have described (BFCL): no wrong argument is let through",
+        command="pytest tests/structured/test_tool_schemas.py",
+        label="PASS",
+    ),
+    Capability(
         name="Speculative decoding by prompt lookup: the same tokens as without",
         command="pytest tests/spec_decode tests/engine/test_speculative.py",
         label="PASS",
@@ -379,6 +384,11 @@ CAPABILITIES = (
     Capability(
         name="Server: requests made by schemathesis of `/openapi.json`, at least 60 % of the valid "
         "ones served on each route",
+        command="make clients",
+        label="PASS",
+    ),
+    Capability(
+        name="Server: each part of its page, used in Chromium",
         command="make clients",
         label="PASS",
     ),

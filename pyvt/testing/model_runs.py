@@ -259,5 +259,5 @@ def _forward(model: CausalLM, input_ids: Array, batch: ForwardBatch) -> Array:
     device = selected_backend().device
     if device is None:
         return model.forward(input_ids, batch)
-    hidden: Array = on_host(model.forward(device.upload(input_ids), batch_on(device, batch)))
+    hidden: Array = on_host(model.forward(*batch_on(device, input_ids, batch)))
     return hidden

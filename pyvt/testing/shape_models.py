@@ -65,14 +65,44 @@ _TINY = {
     "head_dim": 64,
     "max_position_embeddings": 2048,
 }
-_HYBRID_MOE = _QWEN3 | {
-    "architectures": ["Qwen3_5MoeForCausalLM"],
-    "model_type": "qwen3_5_moe_text",
+_HYBRID = _QWEN3 | {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
     "rope_theta": 1e7,
     "partial_rotary_factor": 0.25,
     "tie_word_embeddings": False,
     "linear_conv_kernel_dim": 4,
     "full_attention_interval": 4,
+}
+_TINY_HYBRID = _TINY | {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+}
+_HYBRID_MOE = _HYBRID | {
+    "architectures": ["Qwen3_5MoeForCausalLM"],
+    "model_type": "qwen3_5_moe_text",
+}
+# Of Qwen3.6-35B-A3B, but for the number of layers.
+_QWEN3_6 = {
+    **_HYBRID_MOE,
+    "vocab_size": 248320,
+    "hidden_size": 2048,
+    "intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "max_position_embeddings": 262144,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
@@ -116,36 +146,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 768,
     },
-    # A quarter of the layers of Qwen3.6-35B-A3B.
-    "qwen3.6-35b-a3b-quarter": {
-        **_HYBRID_MOE,
-        "vocab_size": 248320,
-        "hidden_size": 2048,
-        "intermediate_size": 512,
-        "num_hidden_layers": 10,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "max_position_embeddings": 262144,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-    },
+    # A quarter and a tenth of the layers of Qwen3.6-35B-A3B.
+    "qwen3.6-35b-a3b-quarter": {**_QWEN3_6, "num_hidden_layers": 10},
+    "qwen3.6-35b-a3b-tenth": {**_QWEN3_6, "num_hidden_layers": 4},
     # Small enough for a test.
     "tiny": _QWEN3 | _TINY,
+    "tiny-hybrid-dense": _HYBRID | _TINY_HYBRID,
     "tiny-hybrid": {
         **_HYBRID_MOE,
-        **_TINY,
-        "num_hidden_layers": 4,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 64,
-        "linear_value_head_dim": 64,
+        **_TINY_HYBRID,
         "num_experts": 8,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 256,

@@ -28,7 +28,7 @@ from pyvt.tokenizer.base import Tokenizer
 from pyvt.tokenizer.fast import Encoder, FastTokenizer
 from pyvt.tokenizer.gguf_keys import TokenizerKeys
 from pyvt.tokenizer.spm import SpmTokenizer
-from pyvt.tokenizer.vocabulary import PackedTexts, Spelling, Vocabulary
+from pyvt.tokenizer.vocabulary import Spelling, Vocabulary
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -113,7 +113,7 @@ def _vocabulary(keys: TokenizerKeys, spelling: Spelling, strips_first_space: boo
     unknown_ids = np.flatnonzero(types == _UNKNOWN).tolist()
     return Vocabulary(
         size=len(texts),
-        text_of=PackedTexts(texts),
+        text_of=texts.get,
         spelling=spelling,
         added={i: texts[i] for i in added if texts[i]},
         special_ids=frozenset(special),
@@ -155,16 +155,17 @@ def _bpe(keys: TokenizerKeys) -> Tokenizer:
             f"{did_you_mean(name, PRE_TOKENIZERS)}"
         )
     vocabulary = _vocabulary(keys, "byte_level", strips_first_space=False)
-    lines = PackedTexts(keys.texts("merges"))
+    texts, lines = keys.texts("tokens"), keys.texts("merges")
     return FastTokenizer(
-        lambda: _bpe_encoder(pre, vocabulary, lines),
+        lambda: _bpe_encoder(pre, vocabulary, [*texts], lines),
         vocabulary,
         **_ends(keys, vocabulary.size, pre.adds_bos),
     )
 
 
-def _bpe_encoder(pre: PreTokenizer, vocabulary: Vocabulary, lines: Iterable[str]) -> Encoder:
-    texts = [vocabulary.text_of(token_id) or "" for token_id in range(vocabulary.size)]
+def _bpe_encoder(
+    pre: PreTokenizer, vocabulary: Vocabulary, texts: Sequence[str], lines: Iterable[str]
+) -> Encoder:
     merges = _merges(lines)
     vocab = _first_ids(texts)
     unnamed = _unnamed(merges, vocab, len(texts))

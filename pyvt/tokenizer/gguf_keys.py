@@ -1,15 +1,16 @@
 """Checked access to the ``tokenizer.ggml.*`` keys of GGUF metadata.
 
-A value may be a list or a NumPy array, as the reader gives it. Every failure is a CheckpointError
-that names the key.
+A value may be a list, a NumPy array or PackedTexts, as the reader gives it. Every failure is a
+CheckpointError that names the key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pyvt.errors import CheckpointError
+from pyvt.packed_texts import PackedTexts
 
 PREFIX = "tokenizer.ggml."
 
@@ -56,16 +57,18 @@ class TokenizerKeys:
             raise _fail(key, f"an id below {num_tokens}", int(value))
         return int(value)
 
-    def texts(self, key: str) -> Sequence[str]:
+    def texts(self, key: str) -> PackedTexts:
         """Return an array of strings that must be there."""
         values = self._required(key, "an array of strings")
+        if isinstance(values, PackedTexts):
+            return values
         if not isinstance(values, list | tuple | np.ndarray):
             raise _fail(key, "an array of strings", _kind(values))
         if set(map(type, values)) - {str}:
             for idx, value in enumerate(values):
                 if not isinstance(value, str):
                     raise _fail(key, "an array of strings", f"{_kind(value)} at index {idx}")
-        return values if isinstance(values, list) else list(values)
+        return PackedTexts(values)
 
     def numbers(self, key: str, count: int, kind: str) -> np.ndarray[Any, Any]:
         """Return an array of ``count`` numbers; ``kind`` is "integers" or "floats".

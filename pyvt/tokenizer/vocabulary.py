@@ -10,10 +10,8 @@ Added tokens are plain UTF-8 text in both.
 """
 
 import re
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Literal
 
 Spelling = Literal["byte_level", "spaced"]
@@ -44,26 +42,6 @@ _BYTES_OF: Mapping[Spelling, Callable[[str], bytes]] = {
     "byte_level": _byte_level_bytes,
     "spaced": _spaced_bytes,
 }
-
-
-class PackedTexts:
-    """The texts of a vocabulary by id, in one piece: a string object each takes ten times that."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        parts = [text.encode("utf-8", "surrogatepass") for text in texts]
-        self._bytes = b"".join(parts)
-        self._ends = array("I", accumulate(map(len, parts), initial=0))
-
-    def __iter__(self) -> Iterator[str]:
-        for start, end in pairwise(self._ends):
-            yield self._bytes[start:end].decode("utf-8", "surrogatepass")
-
-    def __call__(self, token_id: int) -> str | None:
-        """Return the text of an id, None beyond the vocabulary."""
-        if not 0 <= token_id < len(self._ends) - 1:
-            return None
-        start, end = self._ends[token_id : token_id + 2]
-        return self._bytes[start:end].decode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ def fused_qkv_stem(architecture: str, gguf_name: str) -> tuple[str, str] | None:
 
 def _whole(rows: dict[str, str], name: str) -> str | None:
     layer = _LAYER.match(name)
-    row = None if layer is None else rows.get(_LAYER.sub(r"\1.{i}.", name))
+    row = None if layer is None else rows.get(_any_layer(name, layer))
     return None if row is None or layer is None else row.replace("{i}", layer[2])
 
 
@@ -171,12 +171,16 @@ def fused_experts_stem(architecture: str, gguf_name: str) -> str | None:
     return name.removesuffix(".weight") if name and name.endswith(".weight") else None
 
 
+def _any_layer(name: str, layer: re.Match[str]) -> str:
+    return f"{layer[1]}.{{i}}.{name[layer.end() :]}"
+
+
 def _translate(rows: dict[str, str], name: str) -> str | None:
     for suffix in SUFFIXES:
         if name.endswith(suffix):
             stem = name.removesuffix(suffix)
             layer = _LAYER.match(stem)
-            row = rows.get(_LAYER.sub(r"\1.{i}.", stem))
+            row = rows.get(stem if layer is None else _any_layer(stem, layer))
             if row is None or ("{i}" in row) != bool(layer):
                 return None
             return row.replace("{i}", layer[2] if layer else "") + suffix

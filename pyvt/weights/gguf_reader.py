@@ -25,7 +25,9 @@ import numpy as np
 
 from pyvt.errors import CheckpointError, UnsupportedError
 from pyvt.mathutil import round_up
+from pyvt.packed_texts import PackedTexts
 from pyvt.tensor.dtype import DTYPES, DType, dtype_from_gguf
+from pyvt.weights.gguf_strings import LENGTH_BYTES, find_strings, first_bad, pack_strings
 from pyvt.weights.mapped_file import MappedFile
 
 MAGIC = b"GGUF"
@@ -67,7 +69,7 @@ UNREAD_TYPES = {
 }
 _MIN_PAIR_BYTES = 8 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
-_MIN_STRING_BYTES = 8
+_MIN_STRING_BYTES = LENGTH_BYTES
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
@@ -85,7 +87,7 @@ class GGUFTensor:
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """One open file. Arrays of the metadata are lists of int, float, bool or str.
+    """One open file. Arrays of the metadata are lists of int, float or bool, or PackedTexts.
 
     ``spans`` says where each pair of the metadata lies in the file, key included.
     """
@@ -222,7 +224,7 @@ def _read_value(cursor: _Cursor, key: str) -> Any:
     return _read_numbers(cursor, key, kind, 1)[0]
 
 
-def _read_array(cursor: _Cursor, key: str) -> list[Any]:
+def _read_array(cursor: _Cursor, key: str) -> list[Any] | PackedTexts:
     kind = cursor.number(f"the element type of {key!r}", _U32)
     if kind == _ARRAY:
         cursor.fail(f"an array of numbers or strings in {key!r}", "an array of arrays")
@@ -252,32 +254,26 @@ def _read_numbers(cursor: _Cursor, key: str, kind: int, count: int) -> list[Any]
     return items
 
 
-def _read_strings(cursor: _Cursor, key: str, count: int) -> list[str]:
-    """Read strings in one flat loop: a vocabulary has 150,000 of them, and as many merges."""
-    buffer, end, position = cursor.buffer, cursor.end, cursor.position
-    unpack_length = _U64.unpack_from
-    strings: list[str] = []
-    append = strings.append
-    try:
-        for _ in range(count):
-            start = position + _MIN_STRING_BYTES
-            if start > end:
-                break
-            position = start + unpack_length(buffer, position)[0]
-            if position > end:
-                break
-            append(str(buffer[start:position], "utf-8"))
-    except UnicodeDecodeError as error:
+def _read_strings(cursor: _Cursor, key: str, count: int) -> PackedTexts:
+    """Read strings at once: a vocabulary has 150,000 of them, and as many merges."""
+    start = cursor.position
+    ends, num_whole = find_strings(cursor.buffer, start, count)
+    if num_whole < count:
+        last = int(ends[num_whole - 1]) if num_whole else start
+        size = int(ends[-1]) - last if len(ends) > num_whole else cursor.end - last
+        what = f"item {num_whole} of {key!r}"
+        cursor.fail(f"{what} inside the {cursor.end} bytes of the header", f"{size} bytes")
+    texts = pack_strings(cursor.buffer, start, ends)
+    bad = first_bad(texts)
+    if bad is not None:
         raise CheckpointError(
-            f"[gguf] {str(cursor.path)!r}: expected UTF-8 in item {len(strings)} of {key!r}, "
-            f"got {error}",
+            f"[gguf] {str(cursor.path)!r}: expected UTF-8 in item {bad[0]} of {key!r}, "
+            f"got {bad[1]}",
             path=cursor.path,
-        ) from error
-    if len(strings) < count:
-        what = f"item {len(strings)} of {key!r}"
-        cursor.fail(f"{what} inside the {end} bytes of the header", f"{position - start} bytes")
-    cursor.position = position
-    return strings
+        ) from bad[1]
+    if count:
+        cursor.position = int(ends[-1])
+    return texts
 
 
 def _check_alignment(cursor: _Cursor, alignment: Any) -> int:

@@ -25,6 +25,8 @@ EXPAND_MODES = ("auto", "always", "never")
 _EXPAND_SHARE = 0.5
 _WEIGHT_DTYPES = (F64, F32, F16, BF16)
 _MAX_NAMED = 5
+# Of the file's pages that stay mapped while weights are laid out: letting go takes time too.
+_RELEASE_BYTES = 16 << 20
 
 
 class HasSlots(Protocol):
@@ -132,7 +134,7 @@ def load_weights(
     start = time.perf_counter()
     plan = _account(model, source, ignored)
     total = sum(info.nbytes for _, _, info in plan.slots)
-    done = 0
+    done = unreleased = 0
     parameters = {id(parameter): parameter for parameter, _, _ in plan.slots}
     filling: dict[int, list[tuple[ParamSlot, TensorInfo]]] = {}
     for parameter, slot, info in plan.slots:
@@ -144,9 +146,13 @@ def load_weights(
             parameters[key].place(slot, source.get(info.name))
             done += info.nbytes
         parameters[key].finish(convert, prepack)
-        source.release()
+        unreleased += sum(info.nbytes for _, info in slots)
+        if unreleased > _RELEASE_BYTES:
+            source.release()
+            unreleased = 0
         if progress is not None:
             progress(done, total)
+    source.release()
     report = LoadReport(
         num_tensors=len(plan.slots),
         num_parameters=sum(info.size for _, _, info in plan.slots),

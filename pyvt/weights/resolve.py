@@ -150,6 +150,14 @@ def _safetensors_files(path: Path, folder: Path, source: SafetensorsSource) -> M
     )
 
 
+def chat_template_file(path: Path) -> dict[str, str]:
+    """Return the templates of a model whose messages are to become prompts by one file.
+
+    Raises CheckpointError: it is not there, or is no text.
+    """
+    return {DEFAULT_TEMPLATE: read_text(path, MAX_TEMPLATE_BYTES)}
+
+
 def _chat_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     """Return the templates of the first place that has one: files, tokenizer config, legacy file.
 

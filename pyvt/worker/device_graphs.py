@@ -1,60 +1,57 @@
-"""Steps on a device: index arrays go there, decode steps run from captured graphs.
+"""Steps on a device: index arrays go there in one copy, decode steps run from captured graphs.
 
 The indices of a step are copied to the device when it starts; the model's ordinary forward then
-queues its kernels, and nothing waits until the step's tokens are read. A decode step of R requests
-and T tokens is captured once, with head and most likely tokens, over arrays that are kept; later
-steps of that shape fill those arrays and launch the graph. Replay and eager steps give the same
-bits.
+queues its kernels, and nothing waits until the step's tokens are read. A decode step is padded to
+a bucket and captured once for it, with head and most likely tokens, over arrays that are kept;
+later steps of that bucket fill those arrays and launch the graph. Replay and eager steps give the
+same bits.
 
-Dims: R requests of the step, n of them that get a token, T tokens, H hidden size, V vocabulary.
+Dims: R requests of the step, n of them that get a token, T tokens (Tb of the bucket), H hidden
+size, V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import on_host
-from pyvt.dispatch.backend import Device, Plan
+from pyvt.dispatch import Fetched, fetch
+from pyvt.dispatch.backend import Device, Plan, TensorGroup
+from pyvt.errors import OutOfMemoryError
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
-from pyvt.worker.graph_runner import MAX_PLANS, is_decode
+from pyvt.worker.decode_buckets import ORDER, is_decode, padded, shape_of
+from pyvt.worker.graph_runner import MAX_PLANS
 from pyvt.worker.prepare_inputs import StepInputs
 
 Array = np.ndarray[Any, Any]
 
-# The arrays of a batch that vary between steps.
-_INDICES = (
-    "positions",
-    "slot_mapping",
-    "block_tables",
-    "seq_lens",
-    "cu_seqlens_q",
-    "logits_indices",
-    "initial_slots",
-    "state_slots",
-)
+_TABLES = "block_tables"
 
 
 @dataclass(slots=True)
-class Captured:
-    """A graph with the tensors that its kernels read and write.
+class Decode:
+    """A decode step on the device: what its kernels read and write.
 
     Attributes:
-        hidden: ``[T, H]``.
-        logits: ``[T, V]``.
-        num_bad: ``[T]``, logits that are not finite.
-        best: ``[T]``, the most likely token behind each one.
+        group: the arrays of ``ORDER``.
+        tables: what the block tables were filled from.
+        plan: runs it again; None where it was not captured.
+        hidden: ``[Tb, H]``.
+        logits: ``[Tb, V]``.
+        num_bad: ``[Tb]``, logits that are not finite.
+        best: ``[Tb]``, the most likely token behind each one.
     """
 
-    plan: Plan
-    input_ids: Any
-    batch: ForwardBatch
-    hidden: Any
-    logits: Any
-    num_bad: Any
-    best: Any
+    group: TensorGroup
+    tables: Array
+    plan: Plan | None = None
+    hidden: Any = None
+    logits: Any = None
+    num_bad: Any = None
+    best: Any = None
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class DeviceGraphs:
         device: where the model and its KV are.
         is_enabled: whether decode steps are captured.
         num_replays: steps that a graph ran.
-        num_eager_decodes: decode steps that could not be captured: none.
+        num_captures: steps that were captured.
     """
 
     model: CausalLM
@@ -75,90 +72,114 @@ class DeviceGraphs:
     device: Device
     is_enabled: bool = True
     num_replays: int = 0
-    num_eager_decodes: int = 0
-    _captured: dict[tuple[int, int], Captured] = field(default_factory=dict)
-    _current: Captured | None = None
+    num_captures: int = 0
+    _captured: dict[tuple[int, int], Decode] = field(default_factory=dict)
+    _current: Decode | None = None
 
     def forward(self, step: StepInputs) -> Any:
         """Return the hidden states ``[T, H]`` of a step, on the device."""
-        batch = step.batch
         self._current = None
-        if not self.is_enabled or not is_decode(batch):
-            ids = self.device.upload(step.input_ids)
-            return self.model.forward(ids, batch_on(self.device, batch))
-        shape = batch.num_reqs, batch.num_tokens
-        captured = self._captured.pop(shape, None)
-        if captured is None:
-            captured = self._capture(step)
-            if len(self._captured) == MAX_PLANS:
-                del self._captured[next(iter(self._captured))]
-        else:
-            _fill(captured, step)
-            captured.plan.run()
-            self.num_replays += 1
-        # What was used last stands last, so the first one goes when there are too many.
-        self._captured[shape] = self._current = captured
-        return captured.hidden
+        if not is_decode(step.batch):
+            return self.model.forward(*batch_on(self.device, step.input_ids, step.batch))
+        self._current = self._replayed(step) or self._run(step)
+        return self._current.hidden[: step.batch.num_tokens]
 
     def logits(self, step: StepInputs, hidden: Any) -> Any:
         """Return the logits ``[n, V]`` of the step that ``forward`` ran, on the device."""
         indices = step.batch.logits_indices
-        if self._current is not None and len(indices) == len(self._current.logits):
-            return self._current.logits
+        current = self._current
+        if current is not None and len(indices) == step.batch.num_tokens:
+            return current.logits[: len(indices)]
         where = self.device.upload(indices)
-        if self._current is not None:
-            return ops.embedding(where, self._current.logits)
+        if current is not None:
+            return ops.embedding(where, current.logits)
         return self.model.compute_logits(ops.embedding(where, hidden))
 
-    def greedy_tokens(self, step: StepInputs) -> list[int] | None:
-        """Return the most likely tokens of the requests of ``step``, in their order.
+    def start_greedy(self, step: StepInputs) -> Fetched | None:
+        """Start to fetch ``num_bad`` and ``best`` of a decode step, for all of its tokens.
 
-        None where no graph ran, or where logits are not finite: the sampler then looks itself.
+        None for another step.
         """
-        captured = self._current
-        if captured is None or on_host(captured.num_bad).any():
+        current = self._current
+        if current is None:
             return None
-        tokens: list[int] = captured.best.tolist()
-        return [tokens[i] for i in step.batch.logits_indices]
+        count = step.batch.num_tokens
+        return fetch([current.num_bad[:count], current.best[:count]])
 
     def plan_of(self, num_reqs: int) -> Plan | None:
         """Return the graph of steps of a token of so many requests, None where there is none."""
-        captured = self._captured.get((num_reqs, num_reqs))
+        captured = self._captured.get(shape_of(num_reqs, num_reqs))
         return None if captured is None else captured.plan
 
-    def _capture(self, step: StepInputs) -> Captured:
-        """Capture a step and run it, once: a second run would move its states on twice."""
-        tables = step.batch.block_tables
-        padded = np.zeros((*tables.shape[:2], self.max_blocks), np.int32)
-        padded[:, :, : tables.shape[2]] = tables
-        own = batch_on(self.device, replace(step.batch, block_tables=padded))
-        input_ids = self.device.upload(step.input_ids)
-        plan = self.device.graph()
-        plan.start()
-        try:
-            hidden = self.model.forward(input_ids, own)
-            logits = self.model.compute_logits(hidden)
-            num_bad, best = ops.count_nonfinite(logits), ops.argmax(logits)
-        finally:
+    def _replayed(self, step: StepInputs) -> Decode | None:
+        """Run a step that was captured; return it, None where there is no graph of its bucket."""
+        batch = step.batch
+        shape = shape_of(batch.num_reqs, batch.num_tokens)
+        captured = self._captured.pop(shape, None) if self.is_enabled else None
+        if captured is None or captured.plan is None:
+            return None
+        # What was used last stands last, so the first one goes when there are too many.
+        self._captured[shape] = captured
+        arrays = padded(step.input_ids, batch, self.max_blocks)
+        # While the same requests decode in the blocks that they have, these are the same.
+        is_same = captured.tables is batch.block_tables
+        names = [name for name in ORDER if name != _TABLES or not is_same]
+        captured.group.fill([arrays[name] for name in names])
+        captured.tables = batch.block_tables
+        captured.plan.run()
+        self.num_replays += 1
+        return captured
+
+    def _run(self, step: StepInputs) -> Decode:
+        """Run a step, once: a second run would move its states on twice. It is captured."""
+        batch = step.batch
+        arrays = padded(step.input_ids, batch, self.max_blocks)
+        group = self.device.upload_together(list(arrays.values()))
+        made = Decode(group, batch.block_tables)
+        input_ids, *tensors = group.tensors
+        own = replace(batch, **dict(zip(ORDER[1:], tensors, strict=True)))
+
+        def compute() -> None:
+            made.hidden = self.model.forward(input_ids, own)
+            made.logits = self.model.compute_logits(made.hidden)
+            made.num_bad, made.best = ops.count_nonfinite(made.logits), ops.argmax(made.logits)
+
+        if not self.is_enabled:
+            compute()
+            return made
+        made.plan = self._capture(compute)
+        self.num_captures += 1
+        if len(self._captured) == MAX_PLANS:
+            del self._captured[next(iter(self._captured))]
+        self._captured[shape_of(batch.num_reqs, batch.num_tokens)] = made
+        return made
+
+    def _capture(self, compute: Callable[[], None]) -> Plan:
+        """Return the graph of what ``compute`` queues; it has run once.
+
+        Where memory is short the graphs of other buckets are given up first.
+        """
+        while True:
+            plan = self.device.graph()
+            plan.start()
+            try:
+                compute()
+            except OutOfMemoryError:
+                plan.abandon()
+                if not self._captured:
+                    raise
+                self._captured.clear()
+                continue
+            except BaseException:
+                plan.abandon()
+                raise
             plan.stop()
-        return Captured(plan, input_ids, own, hidden, logits, num_bad, best)
+            return plan
 
 
-def batch_on(device: Device, batch: ForwardBatch) -> ForwardBatch:
-    """Return a batch with its indices on a device."""
-    found = {name: device.upload(getattr(batch, name)) for name in _INDICES}
-    return replace(batch, **found)
-
-
-def _fill(captured: Captured, step: StepInputs) -> None:
-    """Copy what varies between steps into the tensors that the graph reads."""
-    captured.input_ids.fill_from(step.input_ids)
-    tables = step.batch.block_tables
-    padded = np.zeros(captured.batch.block_tables.shape, np.int32)
-    padded[:, :, : tables.shape[2]] = tables
-    for name in _INDICES:
-        array = padded if name == "block_tables" else getattr(step.batch, name)
-        target: Any = getattr(captured.batch, name)
-        # Rows that get a token differ from step to step; a graph makes the logits of all.
-        if target.shape == array.shape:
-            target.fill_from(array)
+def batch_on(device: Device, input_ids: Array, batch: ForwardBatch) -> tuple[Any, ForwardBatch]:
+    """Return the tokens of a step and its batch on a device, by one copy."""
+    names = ORDER[1:]
+    arrays = [input_ids, *(getattr(batch, name) for name in names)]
+    ids, *tensors = device.upload_together(arrays).tensors
+    return ids, replace(batch, **dict(zip(names, tensors, strict=True)))

@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
+from pyvt.dispatch import fetch
 from pyvt.dispatch.backend import Device
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
 from pyvt.worker.device_graphs import batch_on
 from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.prepare_inputs import StepInputs
+from pyvt.worker.row_moves import take_ids
 
 Array = np.ndarray[Any, Any]
+
+_NO_IDS = np.empty(0, np.int64)
 
 
 class HeadDrafter:
@@ -86,10 +90,12 @@ class HeadDrafter:
         return ops.embedding(self.device.upload(places), hidden)
 
     def _run(self, behind: Array, hidden: Array, batch: ForwardBatch) -> Array:
-        """Run the head over tokens whose followers are ``behind``."""
+        """Run the head over tokens whose followers are ``behind``, on the host or the device."""
         if self.device is None:
             return self.model.draft(behind, hidden, batch)
-        return self.model.draft(self.device.upload(behind), hidden, batch_on(self.device, batch))
+        given = behind if isinstance(behind, np.ndarray) else _NO_IDS
+        there, batch = batch_on(self.device, given, batch)
+        return self.model.draft(there if given is behind else behind, hidden, batch)
 
     def _num_valid(
         self,
@@ -141,28 +147,25 @@ class HeadDrafter:
         limits: Mapping[str, int],
     ) -> dict[str, tuple[int, ...]]:
         """Draft token by token, for as long as a request wants more and has a block for it."""
-        drafts: dict[str, list[int]] = {request.request_id: [] for request in requests}
+        found: list[tuple[list[RequestRow], Array]] = []
         while True:
-            tokens = ops.argmax(self.model.compute_logits(hidden)).tolist()
-            for request, token in zip(requests, tokens, strict=True):
-                drafts[request.request_id].append(token)
+            tokens = ops.argmax(self.model.compute_logits(hidden))
+            found.append((requests, tokens))
+            count = len(found)
             going = [
                 i
-                for i, (request, token) in enumerate(zip(requests, tokens, strict=True))
-                if token >= 0
-                and len(drafts[request.request_id]) < limits[request.request_id]
-                and self._has_slot(request, len(drafts[request.request_id]))
+                for i, request in enumerate(requests)
+                if count < limits[request.request_id] and self._has_slot(request, count)
             ]
+            if isinstance(tokens, np.ndarray):  # those of a device are not known yet
+                going = [i for i in going if tokens[i] >= 0]
             if not going:
                 break
             requests = [requests[i] for i in going]
-            behind = np.array([tokens[i] for i in going], np.int64)
-            ahead = [len(drafts[request.request_id]) for request in requests]
-            step = self._one_token_each(batch, requests, ahead)
-            hidden = self._run(behind, self._take(hidden, np.array(going)), step)
-        return {
-            name: tuple(token for token in tokens if token >= 0) for name, tokens in drafts.items()
-        }
+            step = self._one_token_each(batch, requests, [count] * len(requests))
+            where = np.array(going)
+            hidden = self._run(take_ids(tokens, where), self._take(hidden, where), step)
+        return _drafts(found)
 
     def _has_slot(self, request: RequestRow, num_ahead: int) -> bool:
         """Whether the KV of a draft has a place: only in a block that the request holds already."""
@@ -193,3 +196,22 @@ class HeadDrafter:
             cu_seqlens_q=np.arange(len(requests) + 1, dtype=np.int32),
             logits_indices=np.zeros(0, np.int32),
         )
+
+
+def _drafts(found: Sequence[tuple[list[RequestRow], Array]]) -> dict[str, tuple[int, ...]]:
+    """Return the drafts of each request, from those of each place ahead; waits once.
+
+    A place whose logits are not finite has none, nor has one behind it.
+    """
+    drafts: dict[str, tuple[int, ...]] = {}
+    is_over = set()
+    for (requests, _), tokens in zip(
+        found, fetch([tokens for _, tokens in found]).arrays(), strict=True
+    ):
+        for request, token in zip(requests, tokens.tolist(), strict=True):
+            name = request.request_id
+            if token < 0:
+                is_over.add(name)
+            known = drafts.setdefault(name, ())
+            drafts[name] = known if name in is_over else (*known, token)
+    return drafts

@@ -1,11 +1,13 @@
-"""Decode steps recorded once and replayed in one call, one plan for each shape of a step.
+"""Short steps recorded once and replayed in one call, one plan for each shape of a step.
 
 A backend that can record gives a ``Plan``. The first decode step of R requests and T tokens runs
 the model's ordinary forward and head, and the search for the most likely tokens, over arrays that
 are kept, while the plan records the ops; later steps of that shape copy their indices into those
 arrays and run the plan. T is R, or more where drafts are verified: ops read how the tokens are
-shared out from ``cu_seqlens_q``, so R and T are all of the shape. A step that cannot be recorded,
-because an op of it ran on the reference, runs eagerly ever after, counted.
+shared out from ``cu_seqlens_q``, so R and T are all of the shape. The last tokens of a prompt, as
+they are left where the prefix cache has the others, are such a step too, with logits of one row. A
+step that cannot be recorded, because an op of it ran on the reference, runs eagerly ever after,
+counted.
 
 Activations come from one pool that all plans share: an array that the forward has let go of gives
 its memory to the ops behind it, in the replay as in the recording.
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import Candidate, Op, allocating, tapped
+from pyvt.dispatch import Candidate, Fetched, Op, allocating, fetch, tapped
 from pyvt.dispatch.backend import Backend, Plan
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
@@ -39,9 +41,9 @@ class Recorded:
 
     Attributes:
         hidden: ``[T, H]``.
-        logits: ``[T, V]``.
-        num_bad: ``[T]``, logits that are not finite.
-        best: ``[T]``, the most likely token behind each one.
+        logits: ``[m, V]``, of all T rows, or of those that ``batch.logits_indices`` names.
+        num_bad: ``[m]``, logits that are not finite.
+        best: ``[m]``, the most likely token behind each one.
         kept: what the calls refer to outside of the pool.
 
     The outputs lie in memory of the pool and are valid until a plan runs or is recorded.
@@ -75,7 +77,7 @@ class GraphRunner:
     backend: Backend
     num_replays: int = 0
     num_eager_decodes: int = 0
-    _recorded: dict[tuple[int, int], Recorded | None] = field(default_factory=dict)
+    _recorded: dict[tuple[int, int, int], Recorded | None] = field(default_factory=dict)
     _replayed: Recorded | None = None
     pool: BufferPool = field(default_factory=BufferPool)
     _eager_pool: BufferPool = field(default_factory=BufferPool)
@@ -85,9 +87,10 @@ class GraphRunner:
         """Return the hidden states ``[T, H]`` of a step; valid until the next step."""
         batch = step.batch
         self._replayed = None
-        if self.backend.make_plan is None or not is_decode(batch):
+        num_rows = num_head_rows(batch)
+        if self.backend.make_plan is None or not num_rows:
             return self._run_eagerly(step)
-        shape = batch.num_reqs, batch.num_tokens
+        shape = batch.num_reqs, batch.num_tokens, num_rows
         if shape not in self._recorded:
             if len(self._recorded) == MAX_PLANS:
                 del self._recorded[next(iter(self._recorded))]
@@ -116,17 +119,13 @@ class GraphRunner:
                 return self.model.compute_logits(np.take(hidden, indices, axis=0))
         return recorded.logits if len(indices) == len(recorded.logits) else recorded.logits[indices]
 
-    def greedy_tokens(self, step: StepInputs) -> list[int] | None:
-        """Return the most likely tokens of the requests of ``step``, in their order.
+    def start_greedy(self, step: StepInputs) -> Fetched | None:
+        """Return ``num_bad`` and ``best`` of a step that a plan ran, for all of its tokens.
 
-        None where the plan has none, or where logits are not finite: the sampler then looks itself.
+        None for another step.
         """
         recorded = self._replayed
-        if recorded is None or any(recorded.num_bad.tolist()):
-            return None
-        tokens: list[int] = recorded.best.tolist()
-        indices = step.batch.logits_indices
-        return tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
+        return None if recorded is None else fetch([recorded.num_bad, recorded.best])
 
     def _run_eagerly(self, step: StepInputs) -> Array:
         """Run a step op by op; its large arrays stay in a pool, not in a heap of holes.
@@ -141,7 +140,7 @@ class GraphRunner:
 
     def plan_of(self, num_reqs: int) -> Plan | None:
         """Return the plan of steps of a token of so many requests, None where there is none."""
-        recorded = self._recorded.get((num_reqs, num_reqs))
+        recorded = self._recorded.get((num_reqs, num_reqs, num_reqs))
         return None if recorded is None else recorded.plan
 
     def _record(self, step: StepInputs) -> tuple[Recorded | None, Array]:
@@ -177,7 +176,9 @@ class GraphRunner:
         try:
             with tapped(keep, allocate=self.pool.empty):
                 hidden = self.model.forward(input_ids, own)
-                logits = self.model.compute_logits(hidden)
+                is_whole = num_head_rows(batch) == batch.num_tokens
+                rows = hidden if is_whole else ops.embedding(own.logits_indices, hidden)
+                logits = self.model.compute_logits(rows)
                 num_bad, best = ops.count_nonfinite(logits), ops.argmax(logits)
         finally:
             plan.stop()
@@ -204,6 +205,17 @@ def is_decode(batch: ForwardBatch) -> bool:
     return is_whole and num_tokens <= MAX_PLAN_TOKENS
 
 
+def num_head_rows(batch: ForwardBatch) -> int:
+    """Return how many rows of logits the plan of a step makes; 0 for a step without a plan.
+
+    All of a decode step or one that verifies drafts, the last one of a short end of one prompt.
+    """
+    if is_decode(batch):
+        return batch.num_tokens
+    is_end = batch.num_reqs == 1 == len(batch.logits_indices)
+    return int(is_end and batch.num_tokens <= MAX_PLAN_TOKENS)
+
+
 def _is_pooled(arg: Any, pool: BufferPool) -> bool:
     """Whether an argument needs not be kept: what the pool gave out, or a plain value."""
     if isinstance(arg, np.ndarray):
@@ -221,4 +233,6 @@ def _fill(recorded: Recorded, step: StepInputs) -> None:
     np.copyto(own.initial_slots, batch.initial_slots)
     np.copyto(own.state_slots, batch.state_slots)
     np.copyto(own.cu_seqlens_q, batch.cu_seqlens_q)
+    if len(recorded.logits) < batch.num_tokens:
+        np.copyto(own.logits_indices, batch.logits_indices)
     own.block_tables[:, :, : batch.block_tables.shape[2]] = batch.block_tables

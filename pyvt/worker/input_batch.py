@@ -111,6 +111,7 @@ class DecodeArrays:
     Attributes:
         next_places: positions of the step behind it, where all requests go on.
         num_appends: ``InputBatch.num_appends`` when ``block_tables`` was made.
+        following: the arrays of the step behind it, where they were made ahead.
     """
 
     next_places: list[int]
@@ -119,6 +120,7 @@ class DecodeArrays:
     seq_lens: Array
     slot_mapping: Array
     block_tables: Array
+    following: "DecodeArrays | None" = None
 
 
 @dataclass(slots=True, eq=False)
@@ -296,6 +298,11 @@ class InputBatch:
             row_ids, starts = np.array(rows, np.int64), np.arange(len(ids) + 1, dtype=np.int32)
             self._group = RowGroup(ids, requests, rows, row_ids, starts, wanted)
         return self._group
+
+    @property
+    def last_decode(self) -> DecodeArrays | None:
+        """The arrays of the last step, where each of its requests had one token."""
+        return None if self._group is None else self._group.last
 
     def _append_blocks(self, row: int, block_ids: BlockIds) -> None:
         self.num_appends += 1

@@ -8,6 +8,7 @@ each that is kept; slot 0 is never used either.
 Dims: Nk KV heads, D head size, L layers, S tokens of a block.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError
 from pyvt.layers.forward_batch import Array, LayerCache
 from pyvt.messages import BlockCopy
+
+_LINE_BYTES = 64  # of a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +148,18 @@ def _blocks(
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return zeros where the selected backend computes."""
+    """Return zeros where the selected backend computes; on the host they begin with a line.
+
+    A vector that lies across two lines of a cache costs two reads.
+    """
     device = selected_backend().device
-    zeros: Array = np.zeros(shape, dtype) if device is None else device.zeros(shape, dtype)
+    if device is not None:
+        on_device: Array = device.zeros(shape, dtype)
+        return on_device
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(num_bytes + _LINE_BYTES, np.uint8)
+    start = -raw.ctypes.data % _LINE_BYTES
+    zeros: Array = raw[start : start + num_bytes].view(dtype).reshape(shape)
     return zeros
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import place
+from pyvt.dispatch import place, place_together
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.row_moves import copy_of, put_rows, take_rows
 
@@ -45,7 +45,8 @@ def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Arr
 def _pairs(ids: Sequence[Array], logits: Array) -> tuple[Array, Array]:
     """Return row and token of every id in a list with one array a row, beside ``logits``."""
     rows = np.repeat(np.arange(len(ids)), [len(row) for row in ids])
-    return place(rows, beside=logits), place(np.concatenate(ids), beside=logits)
+    where, token_ids = place_together([rows, np.concatenate(ids)], beside=logits)
+    return where, token_ids
 
 
 def _apply_grammars(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> set[int]:
@@ -118,7 +119,7 @@ def _penalise(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> N
         rows.presence[row_ids],
         rows.frequency[row_ids],
     )
-    given = (place(each, beside=logits) for each in parameters)
+    given = place_together(parameters, beside=logits)
     put_rows(logits, where, ops.apply_penalties(take_rows(logits, where), *given))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import on_host, place
+from pyvt.dispatch import fetch, place
 from pyvt.messages import TokenLogprobs
 from pyvt.models.base import CausalLM
 
@@ -19,19 +19,28 @@ Array = np.ndarray[Any, Any]
 PROMPT_ROWS = 64
 
 
-def token_logprobs(logits: Array, token_ids: Array, num_top: Sequence[int]) -> list[TokenLogprobs]:
-    """Return the entry of ``token_ids`` ``[n]`` i64 and the best tokens of ``logits`` ``[n, V]``.
+def top_entries(logits: Array, token_ids: Array, num_top: int) -> tuple[Array, ...]:
+    """Return what ``token_entries`` reads, beside ``logits`` ``[n, V]``; nothing waits.
+
+    ``token_ids`` ``[n]`` i64 are beside them too.
+    """
+    found: tuple[Array, ...] = ops.top_logprobs(logits, token_ids, min(num_top, logits.shape[1]))
+    return found
+
+
+def token_entries(
+    token_ids: Array, entries: Sequence[Array], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """Return the entry of each of ``token_ids`` ``[n]`` i64, from ``top_entries`` on the host.
 
     Row i has ``num_top[i]`` best tokens; one that is masked is left out.
     """
-    most = min(max(num_top), logits.shape[1])
-    found = ops.top_logprobs(logits, place(token_ids, beside=logits), most)
-    top_ids, top_values, values, ranks = map(on_host, found)
+    top_ids, top_values, values, ranks = entries
     is_kept = np.isfinite(top_values)
-    entries = []
+    made = []
     for i, wanted in enumerate(num_top):
         kept = is_kept[i, :wanted]
-        entries.append(
+        made.append(
             TokenLogprobs(
                 token_id=int(token_ids[i]),
                 logprob=float(values[i]),
@@ -45,7 +54,7 @@ def token_logprobs(logits: Array, token_ids: Array, num_top: Sequence[int]) -> l
                 ),
             )
         )
-    return entries
+    return made
 
 
 def prompt_logprobs(
@@ -60,7 +69,9 @@ def prompt_logprobs(
     for start in range(0, len(hidden), PROMPT_ROWS):
         part = slice(start, start + PROMPT_ROWS)
         logits = model.compute_logits(hidden[part])
-        if on_host(ops.count_nonfinite(logits)).any():
+        found = top_entries(logits, place(next_ids[part], beside=logits), num_top)
+        num_bad, *rows = fetch([ops.count_nonfinite(logits), *found]).arrays()
+        if num_bad.any():
             return None
-        entries += token_logprobs(logits, next_ids[part], [num_top] * len(logits))
+        entries += token_entries(next_ids[part], rows, [num_top] * len(logits))
     return entries

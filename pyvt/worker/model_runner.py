@@ -9,9 +9,11 @@ import numpy as np
 from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
+from pyvt.dispatch import fetch, on_host
 from pyvt.dispatch.backend import selected_backend
-from pyvt.errors import ConfigError
+from pyvt.errors import ConfigError, OutOfMemoryError
 from pyvt.kv_tier.connector import KVConnector
+from pyvt.log import get_logger
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from pyvt.models.base import CausalLM
@@ -22,8 +24,10 @@ from pyvt.worker.graph_runner import GraphRunner
 from pyvt.worker.input_batch import InputBatch, RequestRow
 from pyvt.worker.kv_cache import KVCache
 from pyvt.worker.logprobs import prompt_logprobs
-from pyvt.worker.prepare_inputs import StepInputs, prepare_inputs
-from pyvt.worker.sampler import Sampled, sample
+from pyvt.worker.prepare_inputs import StepInputs, prepare_ahead, prepare_inputs
+from pyvt.worker.sampler import Sampled, start_sampling
+
+log = get_logger(__name__)
 
 Array = np.ndarray[Any, Any]
 
@@ -67,11 +71,12 @@ class ModelRunner:
         self.proposer = make_proposer(config.speculative)
         backend = selected_backend()
         self.drafter: HeadDrafter | None = None
-        if config.speculative.method == MTP_METHOD:
+        if config.speculative.speculation == MTP_METHOD:
             self.drafter = HeadDrafter(model, self.rows, backend.device)
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
+        self.is_on_device = backend.device is not None
         self.graphs: GraphRunner | DeviceGraphs = (
             GraphRunner(model, max_blocks, backend)
             if backend.device is None
@@ -82,14 +87,15 @@ class ModelRunner:
         """Update the rows, run the step's tokens, and sample for requests that are up to date.
 
         Called once a step by the engine. A request whose logits are not finite, or that no token is
-        allowed for, comes back as an error; the others are not touched by it.
+        allowed for, comes back as an error; the others are not touched by it. Where a device has
+        not the memory for a step, all its requests do: what they hold is freed, the rest goes on.
         """
         self.rows.update(output)
         self.kv_cache.copy_blocks(output.block_copies)
         if self.connector is None:
-            return self._run(output)
+            return self._run_or_fail(output)
         self._load(self.connector, output)
-        answer = self._run(output)
+        answer = self._run_or_fail(output)
         for layer in range(len(self.kv_cache.layers)):
             self.connector.save_kv_layer(layer)
         self.connector.wait_for_save()
@@ -102,6 +108,17 @@ class ModelRunner:
         connector.start_load_kv(output.transfers)
         for layer in range(len(self.kv_cache.layers)):
             connector.wait_for_layer_load(layer)
+
+    def _run_or_fail(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        try:
+            return self._run(output)
+        except OutOfMemoryError as error:
+            text = f"[worker] step of {sum(output.num_scheduled_tokens.values())} tokens: {error}"
+            log.error("%s", text)
+            # States may have moved on in place, so no request of the step can go on.
+            return ModelRunnerOutput(
+                sampled_token_ids={}, errors=dict.fromkeys(output.num_scheduled_tokens, text)
+            )
 
     def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Compute the tokens of a step whose blocks are ready."""
@@ -123,12 +140,7 @@ class ModelRunner:
         if not step.wanted:
             self._propose(step, hidden, {}, drafts)
             return ModelRunnerOutput(sampled_token_ids={}, errors=errors)
-        sampled = self._greedy(step, hidden) or sample(
-            self.graphs.logits(step, hidden),
-            step.wanted,
-            self.rows,
-            is_processed=self.is_processed,
-        )
+        sampled = self._sampled(step, hidden)
         self.rows.append_sampled(sampled.token_ids)
         return ModelRunnerOutput(
             sampled_token_ids=sampled.token_ids,
@@ -139,21 +151,43 @@ class ModelRunner:
             errors=errors | sampled.errors,
         )
 
-    def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
-        """Return the most likely tokens, where that is what all requests of the step ask for.
+    def _sampled(self, step: StepInputs, hidden: Array) -> Sampled:
+        """Return the tokens of a step; while a device computes them the next step is prepared."""
+        if all([request.takes_most_likely and not ahead for request, ahead in step.wanted]):
+            found = self._greedy(step, hidden)
+            if found is not None:
+                return found
+        # Drafts are verified by the sampler, and it says why a row has no token.
+        sampling = start_sampling(
+            self.graphs.logits(step, hidden), step.wanted, self.rows, is_processed=self.is_processed
+        )
+        self._prepare_ahead()
+        return sampling.finish()
 
-        None where a row has none that is finite: the sampler then says why. So logits are read
-        once, not once more to count what is not finite.
+    def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
+        """Return the most likely tokens; None where a row has none that is finite.
+
+        So logits are read once, not once more to count what is not finite.
         """
-        if not all([request.takes_most_likely and not ahead for request, ahead in step.wanted]):
-            return None  # drafts are verified by the sampler
-        tokens = self.graphs.greedy_tokens(step)
-        if tokens is None:
-            tokens = ops.argmax(self.graphs.logits(step, hidden)).tolist()
+        started = self.graphs.start_greedy(step)
+        fetched = started or fetch([ops.argmax(self.graphs.logits(step, hidden))])
+        self._prepare_ahead()
+        *counts, best = fetched.arrays()
+        tokens = best.tolist()
+        if started is not None:
+            if any(counts[0].tolist()):
+                return None
+            indices = step.batch.logits_indices
+            tokens = tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
         if min(tokens) < 0:
             return None
         ids = (row.request.request_id for row in step.wanted)
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
+
+    def _prepare_ahead(self) -> None:
+        """Prepare the next step while a device computes; a host has no time to spare."""
+        if self.is_on_device:
+            prepare_ahead(self.rows)
 
     def _propose(
         self,
@@ -219,7 +253,7 @@ class ModelRunner:
             end = min(end, start + request.num_prompt_tokens - 1 - first)
             next_ids = self.rows.token_ids[request.row, first + 1 : first + 1 + end - start]
             if self.observe_prompt is not None:
-                self.observe_prompt(hidden[start:end])
+                self.observe_prompt(on_host(hidden[start:end]))
             num_top = request.params.prompt_logprobs or 0
             found = prompt_logprobs(self.model, hidden[start:end], next_ids, num_top)
             if found is None:
@@ -239,7 +273,7 @@ def _pool_prompts(step: StepInputs, hidden: Array) -> None:
             continue
         start, end = step.batch.cu_seqlens_q[i : i + 2].tolist()
         first = int(step.batch.positions[start])
-        states = hidden[start : min(end, start + request.num_prompt_tokens - first)]
+        states = on_host(hidden[start : min(end, start + request.num_prompt_tokens - first)])
         if request.params.prompt_pooling == "last":
             request.pooled = states[-1].astype(np.float64)
         else:

@@ -161,16 +161,10 @@ def _decode_arrays(rows: InputBatch, group: RowGroup, places: list[int]) -> Deco
     """
     last, block_size = group.last, rows.block_size
     is_next = last is not None and last.next_places == places
-    is_in_blocks = is_next and all([place % block_size for place in places])
-    if last is not None and is_in_blocks and last.num_appends == rows.num_appends:
-        return DecodeArrays(
-            next_places=[place + 1 for place in places],
-            num_appends=last.num_appends,
-            positions=last.positions + 1,
-            seq_lens=last.seq_lens + 1,
-            slot_mapping=last.slot_mapping + 1,
-            block_tables=last.block_tables,
-        )
+    if last is not None and is_next and last.num_appends == rows.num_appends:
+        following = last.following or _following(last, block_size)
+        if following is not None:
+            return following
     positions = np.array(places, np.int64)
     entries, offsets = np.divmod(positions, block_size)
     blocks = rows.block_tables[:, group.row_ids, entries].astype(np.int64)
@@ -183,6 +177,27 @@ def _decode_arrays(rows: InputBatch, group: RowGroup, places: list[int]) -> Deco
         slot_mapping=blocks * block_size + offsets,
         block_tables=rows.block_tables[:, group.row_ids, :num_blocks],
     )
+
+
+def _following(last: DecodeArrays, block_size: int) -> DecodeArrays | None:
+    """Return the arrays behind ``last``; None where a request needs another block for them."""
+    if not all([place % block_size for place in last.next_places]):
+        return None
+    return DecodeArrays(
+        next_places=[place + 1 for place in last.next_places],
+        num_appends=last.num_appends,
+        positions=last.positions + 1,
+        seq_lens=last.seq_lens + 1,
+        slot_mapping=last.slot_mapping + 1,
+        block_tables=last.block_tables,
+    )
+
+
+def prepare_ahead(rows: InputBatch) -> None:
+    """Make what can be known of the step behind a decode step, before its tokens are known."""
+    last = rows.last_decode
+    if last is not None:
+        last.following = _following(last, rows.block_size)
 
 
 def _wanted(

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from pyvt import ops
-from pyvt.dispatch import on_host, place
+from pyvt.dispatch import Fetched, fetch, place_together
 from pyvt.messages import NOTHING_ALLOWED, TokenLogprobs
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
-from pyvt.worker.logprobs import token_logprobs
-from pyvt.worker.row_moves import copy_of, put_rows, take_rows
+from pyvt.worker.logprobs import token_entries, top_entries
+from pyvt.worker.row_moves import copy_of, put_ids, put_rows, take_ids, take_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -39,30 +39,77 @@ class Sampled:
     errors: dict[str, str] = field(default_factory=dict)
 
 
-def sample(
-    logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch, *, is_processed: bool = False
-) -> Sampled:
-    """Return tokens for the requests of ``logits`` ``[n, V]``; a bad row fails alone.
+@dataclass(slots=True)
+class Sampling:
+    """The tokens of a step, on their way from where its logits are.
 
-    The rows of a request lie together, the one without drafts ahead first. Log probabilities are of
-    the raw logits, with ``is_processed`` of those that were sampled from.
+    Attributes:
+        wanted: what the rows of logits are for.
+        num_logits: V.
+        asked: the rows whose log probabilities are wanted.
+        fetched: for each row the number of logits that are not finite, its token, and with
+            ``asked`` what ``ops.top_logprobs`` gives for those rows.
     """
-    num_bad = on_host(ops.count_nonfinite(logits))
-    is_bad = num_bad != 0
-    if is_bad.any() and isinstance(logits, np.ndarray):
+
+    wanted: Sequence[LogitsRow]
+    num_logits: int
+    asked: list[int]
+    fetched: Fetched
+
+    def finish(self) -> Sampled:
+        """Wait for the tokens; a bad row fails alone."""
+        num_bad, token_ids, *entries = self.fetched.arrays()
+        token_ids[num_bad != 0] = ops.NO_TOKEN
+        result = Sampled()
+        for start, tokens in _verified(token_ids, self.wanted):
+            request = self.wanted[start].request
+            last = start + len(tokens) - 1
+            if len(tokens) > 1 and tokens[-1] == ops.NO_TOKEN:
+                tokens = tokens[:-1]  # drafts that were right; the next step comes to the row again
+            if tokens[-1] == ops.NO_TOKEN:
+                result.errors[request.request_id] = _error_of(
+                    self.wanted[last], int(num_bad[last]), self.num_logits
+                )
+                continue
+            result.token_ids[request.request_id] = tokens
+        if entries:
+            self._add_logprobs(result, token_ids, entries)
+        return result
+
+    def _add_logprobs(self, result: Sampled, token_ids: Array, entries: Sequence[Array]) -> None:
+        """Add the entries of the rows that gave a token."""
+        num_top = [self.wanted[i].request.params.logprobs or 0 for i in self.asked]
+        made = token_entries(token_ids[self.asked], entries, num_top)
+        for i, entry in zip(self.asked, made, strict=True):
+            row = self.wanted[i]
+            if len(row.ahead) < len(result.token_ids.get(row.request.request_id, ())):
+                before = result.logprobs.get(row.request.request_id, ())
+                result.logprobs[row.request.request_id] = (*before, entry)
+
+
+def start_sampling(
+    logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch, *, is_processed: bool = False
+) -> Sampling:
+    """Queue what gives tokens to the requests of ``logits`` ``[n, V]``; nothing waits.
+
+    The rows of a request lie together, the one without drafts ahead first. A request that fails
+    behind drafts that were right gets these, as without speculation, and fails in the next step.
+    Log probabilities are of the raw logits, with ``is_processed`` of those that were sampled from.
+    """
+    num_bad = ops.count_nonfinite(logits)
+    if isinstance(logits, np.ndarray) and (is_bad := num_bad != 0).any():
         logits = np.where(is_bad[:, None], logits.dtype.type(0), logits)
     token_ids, sampled_from = _choose(process(logits, wanted, rows), wanted, rows)
-    token_ids[is_bad] = ops.NO_TOKEN
-    result = Sampled()
-    for start, tokens in _verified(token_ids, wanted):
-        request = wanted[start].request
-        last = start + len(tokens) - 1
-        if tokens[-1] == ops.NO_TOKEN:
-            result.errors[request.request_id] = _error_of(wanted[last], int(num_bad[last]), logits)
-            continue
-        result.token_ids[request.request_id] = tokens
-    _add_logprobs(result, sampled_from if is_processed else logits, token_ids, wanted)
-    return result
+    asked = [i for i, row in enumerate(wanted) if row.request.params.logprobs is not None]
+    if isinstance(token_ids, np.ndarray):
+        asked = [i for i in asked if token_ids[i] >= 0]
+    parts = [num_bad, token_ids]
+    if asked:
+        where = np.array(asked, np.int64)
+        most = max(wanted[i].request.params.logprobs or 0 for i in asked)
+        of_rows = take_rows(sampled_from if is_processed else logits, where)
+        parts += top_entries(of_rows, take_ids(token_ids, where), most)
+    return Sampling(wanted, logits.shape[1], asked, fetch(parts))
 
 
 def _verified(
@@ -84,10 +131,10 @@ def _verified(
         yield start, tuple(kept[r, : num_tokens[r]].tolist())
 
 
-def _error_of(row: LogitsRow, num_bad: int, logits: Array) -> str:
+def _error_of(row: LogitsRow, num_bad: int, num_logits: int) -> str:
     if num_bad:
         return (
-            f"[sampler] logits: expected finite values, got {num_bad} of {logits.shape[1]} "
+            f"[sampler] logits: expected finite values, got {num_bad} of {num_logits} "
             "that are not; the weights or the file are damaged, check with pyvt inspect"
         )
     matcher = row.request.matcher
@@ -97,61 +144,35 @@ def _error_of(row: LogitsRow, num_bad: int, logits: Array) -> str:
 
 
 def _choose(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> tuple[Array, Array]:
-    """Return the token of each row ``[n]``, on the host, and the logits that it was taken from."""
+    """Return the token of each row ``[n]`` and the logits that it was taken from."""
     is_random = np.array([not row.request.params.is_greedy for row in wanted])
     if not is_random.any():
-        return on_host(ops.argmax(logits)), logits
+        return ops.argmax(logits), logits
     if is_random.all():
-        filtered = _filter(logits, wanted, rows)
-        return _draw(filtered, wanted, rows), filtered
+        filtered, token_ids = _filtered_and_drawn(logits, wanted, rows)
+        return token_ids, filtered
     drawn = [row for row in wanted if not row.request.params.is_greedy]
-    token_ids = np.empty(len(wanted), np.int64)
-    greedy, random = np.flatnonzero(~is_random), np.flatnonzero(is_random)
-    token_ids[greedy] = on_host(ops.argmax(take_rows(logits, greedy)))
-    filtered = _filter(take_rows(logits, random), drawn, rows)
-    token_ids[random] = _draw(filtered, drawn, rows)
+    random = np.flatnonzero(is_random)
+    token_ids = ops.argmax(logits)
+    filtered, new_ids = _filtered_and_drawn(take_rows(logits, random), drawn, rows)
+    put_ids(token_ids, random, new_ids)
     sampled_from = copy_of(logits)
     put_rows(sampled_from, random, filtered)
     return token_ids, sampled_from
 
 
-def _filter(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
+def _filtered_and_drawn(
+    logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch
+) -> tuple[Array, Array]:
+    """Return the logits that rows draw from, and a token for each of them."""
     row_ids = [row.request.row for row in wanted]
-    logits = ops.apply_temperature(logits, place(rows.temperature[row_ids], beside=logits))
     min_p, top_k, top_p = rows.min_p[row_ids], rows.top_k[row_ids], rows.top_p[row_ids]
-    if min_p.any():
-        ops.apply_min_p(logits, place(min_p, beside=logits), out=logits)
-    if (top_k > 0).any() or (top_p < 1).any():
-        most, share = place(top_k, beside=logits), place(top_p, beside=logits)
-        ops.apply_top_k_top_p(logits, most, share, out=logits)
-    return logits
-
-
-def _draw(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
-    seeds = rows.seeds[[row.request.row for row in wanted]]
     positions = np.array([row.position(rows) for row in wanted])
-    given = place(seeds, beside=logits), place(positions, beside=logits)
-    token_ids: Array = on_host(ops.random_sample(logits, *given))
-    return token_ids
-
-
-def _add_logprobs(
-    result: Sampled, logits: Array, token_ids: Array, wanted: Sequence[LogitsRow]
-) -> None:
-    asked = [
-        (i, row.request)
-        for i, row in enumerate(wanted)
-        if row.request.params.logprobs is not None
-        and len(row.ahead) < len(result.token_ids.get(row.request.request_id, ()))
-    ]
-    if not asked:
-        return
-    where = [i for i, _ in asked]
-    entries = token_logprobs(
-        take_rows(logits, np.array(where, np.int64)),
-        token_ids[where],
-        [r.params.logprobs or 0 for _, r in asked],
-    )
-    for (_, request), entry in zip(asked, entries, strict=True):
-        before = result.logprobs.get(request.request_id, ())
-        result.logprobs[request.request_id] = (*before, entry)
+    given = (rows.temperature[row_ids], min_p, top_k, top_p, rows.seeds[row_ids], positions)
+    warmth, least, most, share, seeds, places = place_together(given, beside=logits)
+    logits = ops.apply_temperature(logits, warmth)
+    if min_p.any():
+        ops.apply_min_p(logits, least, out=logits)
+    if (top_k > 0).any() or (top_p < 1).any():
+        ops.apply_top_k_top_p(logits, most, share, out=logits)
+    return logits, ops.random_sample(logits, seeds, places)

@@ -29,42 +29,41 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """One level of the CPU after the other, the backend selected."""
-    _native.use_isa(request.param)
+@pytest.fixture(autouse=True)
+def cpu() -> Iterator[None]:
+    """The backend selected, with all that a test forces of it undone behind it."""
     use_backend("cpu")
-    yield request.param
+    yield
     use_backend("numpy")
     _native.use_isa("auto")
+    _native.set_num_threads(0)
 
 
 @pytest.mark.parametrize(("case", "dtype"), CASES)
-def test_native_op_equals_the_reference(case: OpCase, dtype: str, isa: str) -> None:
+def test_native_op_equals_the_reference_on_every_level(case: OpCase, dtype: str) -> None:
     use_backend("numpy")
     want = run_case(case, case.inputs(dtype))
     use_backend("cpu")
     num_reference_calls = get_op(case.op).num_reference_calls
 
-    got = run_case(case, case.inputs(dtype))
+    for isa in ISAS:
+        _native.use_isa(isa)
+        got = run_case(case, case.inputs(dtype))
 
-    if get_op(case.op).num_reference_calls != num_reference_calls:
-        pytest.skip("the case holds a dtype that the reference serves, such as f64")
-    assert got.keys() == want.keys()
-    for name in want:
-        difference = compare(got[name], want[name], case.op_class, dtype)
-        assert difference.is_within, f"{isa} {name}: {difference.reason}"
+        if get_op(case.op).num_reference_calls != num_reference_calls:
+            pytest.skip("the case holds a dtype that the reference serves, such as f64")
+        assert got.keys() == want.keys()
+        for name in want:
+            difference = compare(got[name], want[name], case.op_class, dtype)
+            assert difference.is_within, f"{isa} {name}: {difference.reason}"
 
 
 @pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_native_op_gives_the_same_bits_on_any_number_of_threads(case: OpCase, dtype: str) -> None:
-    use_backend("cpu")
     results = []
     for count in (1, 2, 3):
         _native.set_num_threads(count)
         results.append(run_case(case, case.inputs(dtype)))
-    _native.set_num_threads(0)
-    use_backend("numpy")
 
     for name, array in results[0].items():
         assert [other[name].tobytes() for other in results[1:]] == [array.tobytes()] * 2

@@ -44,7 +44,12 @@ class Planned:
         hidden = self.graphs.forward(step).copy()
         if self.graphs.num_replays > before:
             logits = self.graphs.logits(step, hidden).copy()
-            self.replayed.append((hidden, logits, self.graphs.greedy_tokens(step)))
+            started = self.graphs.start_greedy(step)
+            assert started is not None, "a plan ran"
+            num_bad, best = started.arrays()
+            assert not num_bad.any()
+            greedy = best if len(best) == len(logits) else best[step.batch.logits_indices]
+            self.replayed.append((hidden, logits, greedy.tolist()))
         return hidden
 
 

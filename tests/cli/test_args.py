@@ -20,9 +20,10 @@ class Settings:
     words: str | Sequence[str] = ()
     seed: int | None = None
     is_on: bool = False
+    is_used: bool = True
 
 
-NAMES = ("count", "share", "limit", "size", "words", "seed", "is_on")
+NAMES = ("count", "share", "limit", "size", "words", "seed", "is_on", "is_used")
 
 
 def _run(args: list[str]) -> tuple[int, str, dict[str, Any]]:
@@ -52,6 +53,9 @@ def test_options_not_given_are_left_out() -> None:
         (["--words", "a", "--words", "b"], {"words": ("a", "b")}),
         (["--start", "5"], {"seed": 5}),
         (["--is-on"], {"is_on": True}),
+        (["--no-is-on"], {"is_on": False}),
+        (["--no-is-used"], {"is_used": False}),
+        (["--is-used"], {"is_used": True}),
     ],
 )
 def test_options_have_the_type_of_their_field(args: list[str], expected: dict[str, Any]) -> None:

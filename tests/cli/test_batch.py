@@ -229,6 +229,8 @@ def test_batch_line_that_names_another_model_fails_alone(batch: Batch, model: st
     assert found["other"]["error"]["code"] == "model_not_found"
     assert "'gpt-4o'" in found["other"]["error"]["message"]
     assert [found[name]["error"] for name in ("path", "file", "none")] == [None] * 3
+    told = {found[name]["response"]["body"]["model"] for name in ("path", "file", "none")}
+    assert told == {Path(model).name}, "the path stays on this machine"
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_chat_answer_that_was_cut_says_so(
 ) -> None:
     use_engine(["a long answer"])
 
-    result = run_command("chat", "-m", model, "--max-new-tokens", "6", stdin=b"x\n")
+    result = run_command("chat", "-m", model, "--max-tokens", "6", stdin=b"x\n")
 
     assert result.out == "a long\n"
     assert "cut" in result.err

@@ -1,6 +1,8 @@
 """``pyvt doctor``: what it says, and its exit code."""
 
 import json
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,3 +93,29 @@ def test_doctor_of_this_machine_is_sound(run_command: RunCommand) -> None:
 
     assert result.code == 0
     assert "avx2" in result.out or "scalar" in result.out or "neon" in result.out
+
+
+def test_doctor_tells_what_a_device_has(
+    run_command: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SimpleNamespace(
+        device_name=lambda: "Card 9",
+        memory=lambda: (3 << 30, 4 << 30),
+        why_no_cublas=lambda: "libcublas.so.13: not found",
+    )
+    monkeypatch.setattr(backends, "BACKENDS", {})
+    monkeypatch.setattr(backends, "DEVICE_BACKENDS", {"cuda": "a.module"})
+    monkeypatch.setattr(backends, "why_not", lambda name: None)
+    monkeypatch.setattr(doctor, "best_backend", lambda: "numpy")
+    monkeypatch.setattr(self_test, "self_test", _result())
+    given = import_module
+    module = SimpleNamespace(native=lambda: device)
+    monkeypatch.setattr(
+        doctor, "import_module", lambda name: module if name == "a.module" else given(name)
+    )
+
+    result = run_command("doctor")
+
+    assert result.code == 0
+    text = "Card 9, 3.0 of 4.0 GiB free, products by own kernels: libcublas.so.13: not found"
+    assert text in result.out

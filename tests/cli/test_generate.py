@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from pyvt import hub
-from pyvt.cli import model_path
+from pyvt.hub import fetch
 from tests.cli.conftest import RunCommand
 from tests.cli.fake_llm import FakeBuild
 
@@ -122,8 +122,8 @@ def test_generate_chat_or_raw(
         pytest.param(["x", "--raw", "--system", "y"], "expected none with --raw", id="system_raw"),
         pytest.param(["x", "--top-p", "0"], "--top-p: expected", id="top_p"),
         pytest.param(["x", "--temperature", "nan"], "temperature: expected", id="nan"),
-        pytest.param(["x", "--max-new-tokens", "0"], "--max-new-tokens: expected", id="max_tokens"),
-        pytest.param(["x", "--max-new-tokens", "9999"], "context of 400", id="context"),
+        pytest.param(["x", "--max-tokens", "0"], "--max-tokens: expected", id="max_tokens"),
+        pytest.param(["x", "--max-tokens", "9999"], "context of 400", id="context"),
         pytest.param(["x" * 500], "context of 400", id="long_prompt"),
         pytest.param(["x", "--dtype", "f31"], "f31", id="dtype"),
         pytest.param(["x", "--threads", "0"], "threads: expected", id="threads"),
@@ -181,7 +181,7 @@ def test_generate_options_reach_the_request(
     build = use_engine(["one two END three"])
 
     result = run_command(
-        *("generate", "--model", model, "x", "--max-new-tokens", "30", "--temperature", "0.5"),
+        *("generate", "--model", model, "x", "--max-tokens", "30", "--temperature", "0.5"),
         *("--top-p", "0.9", "--top-k", "7", "--min-p", "0.1", "--seed", "3", "--stop", "END"),
         *("--stop", "STOP", "--ignore-eos"),
     )
@@ -216,7 +216,7 @@ def test_generate_memory_and_drafts_reach_the_engine(
     assert result.code == 0, result.err
     cache, speculative = build.settings["cache"], build.settings["speculative"]
     assert (cache.kv_dtype, cache.memory_fraction, cache.num_blocks) == ("f16", 0.5, 70)
-    assert (speculative.method, speculative.num_speculative_tokens) == ("ngram", 6)
+    assert (speculative.speculation, speculative.num_speculative_tokens) == ("ngram", 6)
 
 
 @pytest.mark.parametrize("is_json", [False, True])
@@ -268,8 +268,8 @@ def test_generate_without_a_model_pulls_the_default_once(
         return model
 
     build = use_engine()
-    monkeypatch.setattr(model_path.hub, "locate", lambda name: None)
-    monkeypatch.setattr(model_path.hub, "pull", pull)
+    monkeypatch.setattr(fetch, "locate", lambda name: None)
+    monkeypatch.setattr(fetch, "pull", pull)
 
     result = run_command("generate", "x")
 

@@ -217,14 +217,14 @@ def test_main_commands_that_load_a_model_say_how_it_runs(
         ("[config] cache.kv_dtype: expected f32", "[config] --kv-dtype: expected f32"),
         ("lower max_model_len, num_blocks=3", "lower --max-model-len, --num-blocks=3"),
         ("[fit] model: 'kv_dtype' in quotes", "[fit] model: 'kv_dtype' in quotes"),
-        ("speculative.method: none", "--speculation: none"),
+        ("speculative.speculation: none", "--speculation: none"),
         ("an unknown_name and act", "an unknown_name and act"),
     ],
 )
 def test_main_errors_name_options_and_leave_the_rest(text: str, shown: str) -> None:
     flags = {
         **{"kv_dtype": "--kv-dtype", "max_model_len": "--max-model-len", "act": "--act"},
-        **{"num_blocks": "--num-blocks", "method": "--speculation", "model": "--model"},
+        **{"num_blocks": "--num-blocks", "speculation": "--speculation", "model": "--model"},
     }
 
     assert cli_main.as_options(text, flags) == shown

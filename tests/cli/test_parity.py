@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from pyvt.cli import model_path, parity
+from pyvt.cli import parity
+from pyvt.hub import fetch
 from pyvt.testing.parity import DUMPERS
 from tests.cli.conftest import RunCommand
 
@@ -64,7 +65,7 @@ def test_parity_trace_hands_its_options_on(
 def test_parity_trace_takes_the_name_of_a_model(
     run_command: RunCommand, runner: FakeRunner, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_path.hub, "locate", lambda name: Path(model))
+    monkeypatch.setattr(fetch, "locate", lambda name: Path(model))
 
     run_command("parity", "trace", "smollm2-135m", "--b", "numpy")
 

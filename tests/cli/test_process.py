@@ -18,7 +18,7 @@ from tests.cli.tiny_files import write_talker
 from tests.engine.tiny_model import write_tiny_model
 
 PYVT = (sys.executable, "-m", "pyvt")
-LONG = ("--raw", "--ignore-eos", "--max-new-tokens", "480")
+LONG = ("--raw", "--ignore-eos", "--max-tokens", "480")
 PATIENCE_S = 30
 IN_TERMINAL = (
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -88,7 +88,7 @@ def chat_terminal(talker: str, repo: Path, tmp_path: Path) -> Iterator[Terminal]
 
 
 def test_generate_json_in_a_process(model: str, repo: Path) -> None:
-    command = [*PYVT, "generate", "-m", model, "--max-new-tokens", "3", "--ignore-eos", "--json"]
+    command = [*PYVT, "generate", "-m", model, "--max-tokens", "3", "--ignore-eos", "--json"]
 
     done = subprocess.run([*command], input=b"Hello\n", capture_output=True, cwd=repo, check=True)
 

@@ -121,7 +121,7 @@ def test_chat_with_a_server_keeps_the_conversation(serve: Serve, run_command: Ru
     server = serve(["Hello.", "Ada."], template=HERMES, config={"api_key": ("k",)})
     with on_loopback(server) as url:
         result = run_command(
-            *("chat", "--url", url, "--api-key", "k", "-s", "Be kind", "--max-new-tokens", "20"),
+            *("chat", "--url", url, "--api-key", "k", "-s", "Be kind", "--max-tokens", "20"),
             stdin=b"I am Ada\nWho am I?\n",
         )
 
@@ -138,7 +138,7 @@ def test_chat_with_a_server_tells_of_refusals_and_goes_on(
 ) -> None:
     with on_loopback(serve(["Yes."])) as url:
         result = run_command(
-            *("chat", "--url", url, "--max-new-tokens", "20"), stdin=b"x" * 1000 + b"\nshort\n"
+            *("chat", "--url", url, "--max-tokens", "20"), stdin=b"x" * 1000 + b"\nshort\n"
         )
         wrong = run_command("chat", "--url", url, "-m", "other", stdin=b"a\n")
 
@@ -151,4 +151,4 @@ def test_chat_with_nobody_ends_with_code_1(run_command: RunCommand) -> None:
     result = run_command("chat", "--url", "http://127.0.0.1:1", stdin=b"a\n")
 
     assert result.code == 1
-    assert "expected a server" in result.err
+    assert "expected a server, got connection refused; start one" in result.err

@@ -74,7 +74,7 @@ def test_generate_takes_what_the_text_must_be(
             "--json-schema: expected a JSON schema or a text file, got 'no/such/file': No such",
         ),
         (["--grammar", 'root ::= "a"'], "--grammar: expected a text file, got 'root ::= "),
-        (["--regex", "a{300}"], "needs at least 300 tokens, got --max-new-tokens=256"),
+        (["--regex", "a{300}"], "needs at least 300 tokens, got --max-tokens=256"),
     ],
 )
 def test_generate_refuses_what_no_text_can_be(

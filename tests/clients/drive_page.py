@@ -1,18 +1,22 @@
 """Drives the page of the server in Chromium; see ``test_page_in_a_browser``.
 
-Comes in: url, key, the browser's path and a folder for pictures. Goes out: what was seen.
+Comes in: url, key, the browser's path, a folder for pictures, and ids of the texts that the model
+is made to write. Goes out: what was seen, by the part of the page.
 """
 
 import json
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, Route, sync_playwright
 
 PATIENCE_MS = 60_000
+CHAT = "**/v1/chat/completions"
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -23,69 +27,335 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def log_text(page: Page) -> str:
-    return page.inner_text("#log")
+class Driver:
+    """One open page, and the bodies that it has sent.
+
+    ``say`` names the text that the model writes next, as a client with a hook for tests would ask
+    for it; everything else of a request is the page's own.
+    """
+
+    def __init__(self, page: Page, given: dict[str, Any]) -> None:
+        self.page = page
+        self.given = given
+        self.bodies: list[dict[str, Any]] = []
+        self.say: str | None = None
+        page.route(CHAT, self._pass_on)
+
+    def _pass_on(self, route: Route) -> None:
+        body = json.loads(route.request.post_data or "{}")
+        self.bodies.append(dict(body))
+        if self.say is not None:
+            body["forced_token_ids"] = self.given["ids"][self.say]
+        else:
+            body["ignore_eos"] = True
+        route.continue_(post_data=json.dumps(body))
+
+    def picture(self, name: str) -> None:
+        self.page.screenshot(path=str(Path(self.given["pictures"]) / f"{name}.png"))
+
+    def ask(self, text: str, say: str | None) -> None:
+        """Send a message and wait for the whole answer."""
+        self.say = say
+        self.page.fill("#input", text)
+        self.page.press("#input", "Enter")
+        self.wait()
+
+    def wait(self) -> None:
+        self.page.wait_for_selector("#send:visible", timeout=PATIENCE_MS)
+
+    def cards(self) -> list[str]:
+        return self.page.locator("#log > article").all_inner_texts()
+
+    def panel(self, *, is_open: bool) -> None:
+        """Open or close the settings, as a person does."""
+        if self.page.evaluate("document.querySelector('#panel').open") != is_open:
+            self.page.click("#panel > summary")
+
+    def settings(self, **fields: str) -> None:
+        self.panel(is_open=True)
+        for name, value in fields.items():
+            if name == "thinking":
+                self.page.select_option("#thinking", value)
+            else:
+                self.page.fill(f"#{name}", value)
+                self.page.press(f"#{name}", "Tab")
+
+    def num_running(self) -> float:
+        url, key = self.given["url"], self.given["key"]
+        request = urllib.request.Request(
+            f"{url}/metrics", headers={"authorization": f"Bearer {key}"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            lines = reply.read().decode().splitlines()
+        return float(
+            next(x.split()[-1] for x in lines if x.startswith("pyvt:num_requests_running"))
+        )
 
 
-def ask(page: Page, text: str) -> None:
-    page.fill("#input", text)
-    page.press("#input", "Enter")
-    page.wait_for_selector("#send:visible", timeout=PATIENCE_MS)
-
-
-def drive(page: Page, given: dict[str, Any]) -> dict[str, Any]:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    seen: dict[str, Any] = {}
-    page.goto(given["url"])
-    page.evaluate("document.querySelector('#panel').open = true")
-    page.fill("#key", given["key"])
-    page.fill("#max_tokens", "24")
-    page.fill("#temperature", "0")
-    page.press("#key", "Tab")
-    ask(page, "Hello **there**")
-    until(lambda: page.locator("#log > *").count() >= 2)
-    seen["has_question"] = "there" in log_text(page)
-    seen["num_shown"] = page.locator("#log > *").count()
-    until(lambda: page.inner_text("#running") != "–")
-    seen["gauge"] = page.inner_text("#running")
-    seen["model"] = page.inner_text("#model")
-    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.click("#theme")
-    seen["is_darkened"] = page.evaluate("getComputedStyle(document.body).backgroundColor") != before
-    page.screenshot(path=str(Path(given["pictures"]) / "page.png"))
-    page.set_viewport_size({"width": 390, "height": 800})
-    seen["fits_a_phone"] = page.evaluate(
-        "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    )
-    page.screenshot(path=str(Path(given["pictures"]) / "phone.png"))
-    # Stop, by the keyboard alone, an answer that does not come.
-    page.route("**/v1/chat/completions", lambda route: None)
-    page.fill("#input", "Go on")
-    page.press("#input", "Enter")
-    page.wait_for_selector("#stop:visible", timeout=PATIENCE_MS)
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#send:visible", timeout=PATIENCE_MS)
-    seen["is_stopped"] = True
+def key(driver: Driver) -> dict[str, Any]:
+    """A key is asked for, kept in the tab alone, and used for everything."""
+    page, seen = driver.page, {}
+    page.goto(driver.given["url"])
+    until(lambda: page.evaluate("document.querySelector('#panel').open"))
+    driver.ask("Hello", "short")
+    seen["is_told"] = "api key" in driver.cards()[-1]
     page.click("#new")
-    seen["is_new"] = "there" not in log_text(page)
-    seen["errors"] = errors
-    seen["elsewhere"] = [url for url in asked if not url.startswith(given["url"])]
+    driver.settings(key=driver.given["key"])
+    until(lambda: "zoo-model" in page.inner_text("#model"))
+    driver.ask("Hello", "short")
+    seen["answer"] = "Paris." in driver.cards()[-1]
+    page.reload()
+    until(lambda: "zoo-model" in page.inner_text("#model"))
+    seen["is_kept_in_the_tab"] = page.input_value("#key") == driver.given["key"]
+    seen["is_not_kept_for_ever"] = page.evaluate("localStorage.getItem('key')") is None
     return seen
+
+
+def markdown(driver: Driver) -> dict[str, Any]:
+    """Markdown and code are rendered, what a model writes as HTML is text, reasoning is a fold."""
+    page, seen = driver.page, {}
+    driver.panel(is_open=False)
+    driver.ask("How do I turn a text around in Python?", "markdown")
+    card = page.locator("#log > article").last
+    until(lambda: card.locator("pre code").count() == 1)
+    seen["has_list"] = card.locator("li").count()
+    seen["has_bold"] = card.locator("strong").count()
+    seen["has_colours"] = card.locator("pre span").count() > 2
+    seen["has_no_element_of_the_model"] = card.locator("img").count() == 0
+    fold = card.locator("details.part", has_text="Reasoning")
+    seen["has_fold"] = fold.count()
+    seen["is_folded"] = fold.get_attribute("open") is None
+    fold.locator("summary").click()
+    seen["reasoning"] = fold.locator("div").inner_text()
+    facts = card.locator(".facts").inner_text()
+    seen["has_speed_and_ttft"] = "tokens/s" in facts and "first after" in facts
+    driver.picture("page")
+    return seen
+
+
+def regenerate_and_edit(driver: Driver) -> dict[str, Any]:
+    """Only the last answer is made again; an edit takes back what followed it."""
+    page, seen = driver.page, {}
+    page.click("#new")
+    driver.ask("One", "short")
+    driver.ask("Two", "other")
+    seen["history"] = [m["role"] for m in driver.bodies[-1]["messages"]]
+    seen["num_regenerate"] = page.get_by_role("button", name="Regenerate").count()
+    driver.say = "short"
+    page.get_by_role("button", name="Regenerate").click()
+    driver.wait()
+    until(lambda: "Paris." in driver.cards()[-1])
+    seen["same_question"] = driver.bodies[-1]["messages"] == driver.bodies[-2]["messages"]
+    seen["num_after_regenerate"] = len(driver.cards())
+    page.get_by_role("button", name="Edit").first.click()
+    seen["text_to_edit"] = page.input_value("#input")
+    seen["num_after_edit"] = len(driver.cards())
+    driver.ask("Three", "short")
+    seen["sent_after_edit"] = [m["content"] for m in driver.bodies[-1]["messages"]]
+    return seen
+
+
+def settings(driver: Driver) -> dict[str, Any]:
+    """The system prompt and every setting of sampling reach the server, and only those given."""
+    page, seen = driver.page, {}
+    page.click("#new")
+    driver.ask("Hi", "short")
+    seen["without"] = sorted(driver.bodies[-1])
+    driver.settings(
+        system="Be brief.", temperature="0.5", top_p="0.9", top_k="40", max_tokens="50", seed="7"
+    )
+    driver.settings(thinking="off")
+    driver.ask("Hi", "closed")
+    body = driver.bodies[-1]
+    names = ("temperature", "top_p", "top_k", "max_tokens", "seed", "chat_template_kwargs")
+    seen["with"] = {name: body[name] for name in names}
+    seen["system"] = body["messages"][0]
+    driver.picture("page-settings")
+    driver.settings(system="", top_p="5")
+    driver.ask("Hi", None)
+    seen["refusal"] = driver.cards()[-1]
+    driver.settings(temperature="", top_p="", top_k="", max_tokens="", seed="", thinking="")
+    return seen
+
+
+def tools(driver: Driver) -> dict[str, Any]:
+    """Calls are shown with name and arguments; tools that are no JSON are told of."""
+    page, seen = driver.page, {}
+    page.click("#new")
+    driver.settings(tools=json.dumps([{"type": "function", "function": driver.given["tool"]}]))
+    driver.ask("What is the weather in Paris and in Rome?", "calls")
+    folds = page.locator("#log > article").last.locator("details.part")
+    until(lambda: folds.count() == 2)
+    seen["calls"] = [fold.inner_text() for fold in folds.all()]
+    driver.panel(is_open=False)
+    driver.picture("page-tools")
+    driver.settings(tools="{")
+    driver.ask("Hi", "short")
+    seen["error"] = driver.cards()[-1]
+    driver.settings(tools="")
+    driver.panel(is_open=False)
+    return seen
+
+
+def stop(driver: Driver) -> dict[str, Any]:
+    """Button and Escape end an answer that runs: its text stays, its request ends."""
+    page, seen = driver.page, {}
+    for way in ("button", "key"):
+        page.click("#new")
+        driver.say = None
+        page.fill("#input", "Go on")
+        page.press("#input", "Enter")
+        page.wait_for_selector("#stop:visible", timeout=PATIENCE_MS)
+        until(lambda: [len(card) > 20 for card in driver.cards()[1:]] == [True])
+        if way == "button":
+            page.click("#stop")
+        else:
+            page.keyboard.press("Escape")
+        driver.wait()
+        seen[f"{way}_stopped"] = "Stopped." in driver.cards()[-1]
+        until(lambda: driver.num_running() == 0)
+    return seen
+
+
+def gauges(driver: Driver) -> dict[str, Any]:
+    """The state of the engine is live: requests of others show up while they run."""
+    page, seen = driver.page, {}
+    is_over = threading.Event()
+
+    def load() -> None:
+        body = {"prompt": "a", "max_tokens": 300, "ignore_eos": True}
+        headers = {
+            "content-type": "application/json",
+            "authorization": f"Bearer {driver.given['key']}",
+        }
+        while not is_over.is_set():
+            request = urllib.request.Request(
+                f"{driver.given['url']}/v1/completions", json.dumps(body).encode(), headers
+            )
+            urllib.request.urlopen(request, timeout=60).read()
+
+    others = [threading.Thread(target=load) for _ in range(3)]
+    for other in others:
+        other.start()
+    try:
+        until(lambda: page.inner_text("#running") in ("1", "2", "3"))
+        seen["running"] = int(page.inner_text("#running"))
+        until(lambda: page.inner_text("#rate") not in ("–", "0"))
+        seen["rate"] = int(page.inner_text("#rate"))
+        until(lambda: page.inner_text("#ttft").endswith(" s"))
+        seen["waiting"] = page.inner_text("#waiting").isdigit()
+        seen["kv"] = page.inner_text("#kv").endswith("%")
+        until(lambda: page.inner_text("#prefix").endswith("%"))
+        seen["prefix"] = int(page.inner_text("#prefix").split()[0])
+    finally:
+        is_over.set()
+        for other in others:
+            other.join()
+    until(lambda: page.inner_text("#running") == "0")
+    return seen
+
+
+def keyboard(driver: Driver) -> dict[str, Any]:
+    """Everything without a mouse: a line break, send, and a button reached by Tab."""
+    page, seen = driver.page, {}
+    page.reload()
+    page.wait_for_function("document.activeElement.id === 'input'")
+    driver.say = "short"
+    page.keyboard.type("two")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("lines")
+    page.keyboard.press("Enter")
+    until(lambda: len(driver.cards()) == 2)
+    driver.wait()
+    seen["lines"] = driver.bodies[-1]["messages"][0]["content"]
+    seen["focus_is_back"] = page.evaluate("document.activeElement.id") == "input"
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Shift+Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim()"))
+        if reached[-1] == "Edit":
+            break
+    page.keyboard.press("Enter")
+    seen["reached"] = reached[-1]
+    seen["text_to_edit"] = page.input_value("#input")
+    return seen
+
+
+def screen_reader(driver: Driver) -> dict[str, Any]:
+    """Everything has a role and a name; answers are told as they come."""
+    page, seen = driver.page, {}
+    seen["log"] = page.get_by_role("log", name="Conversation").get_attribute("aria-live")
+    driver.panel(is_open=True)
+    fields = ("Message", "System prompt", "API key", "Temperature", "Seed", "Thinking")
+    seen["fields"] = [name for name in fields if page.get_by_label(name).count() == 1]
+    buttons = page.get_by_role("button").all()
+    seen["num_nameless"] = sum(
+        not (b.inner_text().strip() and b.inner_text().strip() != "◐")
+        and not b.get_attribute("aria-label")
+        for b in buttons
+        if b.is_visible()
+    )
+    seen["language"] = page.get_attribute("html", "lang")
+    return seen
+
+
+def looks(driver: Driver) -> dict[str, Any]:
+    """Dark mode follows the system and the switch, and stays; a phone has no sideways scroll."""
+    page, seen = driver.page, {}
+
+    def back() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    driver.panel(is_open=False)
+    light = back()
+    page.emulate_media(color_scheme="dark")
+    seen["follows_the_system"] = back() != light
+    page.emulate_media(color_scheme="light")
+    page.click("#theme")
+    dark = back()
+    seen["is_darkened"] = dark != light
+    page.reload()
+    until(lambda: back() == dark)
+    driver.ask("How do I turn a text around in Python?", "markdown")
+    until(lambda: page.locator("pre code").count() == 1)
+    driver.picture("page-dark")
+    page.click("#theme")
+    page.set_viewport_size({"width": 390, "height": 800})
+    sizes = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    width, room = page.evaluate(sizes)
+    seen["fits_a_phone"] = width <= room
+    driver.panel(is_open=True)
+    width, room = page.evaluate(sizes)
+    seen["settings_fit_a_phone"] = width <= room
+    driver.panel(is_open=False)
+    driver.picture("page-phone")
+    page.set_viewport_size({"width": 1000, "height": 700})
+    return seen
+
+
+PARTS = (
+    *(key, markdown, regenerate_and_edit, settings, tools, stop, gauges, keyboard),
+    *(screen_reader, looks),
+)
 
 
 def main() -> None:
     given = json.load(sys.stdin)
-    with sync_playwright() as tools:
-        browser = tools.chromium.launch(
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
             executable_path=given["browser"], args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(viewport={"width": 1000, "height": 700})
         page.set_default_timeout(PATIENCE_MS)
-        seen = drive(page, given)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        driver = Driver(page, given)
+        seen: dict[str, Any] = {part.__name__: part(driver) for part in PARTS}
         browser.close()
+    seen["errors"] = errors
+    seen["elsewhere"] = [url for url in asked if not url.startswith(given["url"])]
     json.dump(seen, sys.stdout)
 
 

@@ -73,7 +73,7 @@ def fuzz(operation: Any, mode: GenerationMode, headers: dict[str, str], count: i
     def ask(case: Any) -> None:
         if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             agree(case.body, case.operation.path)
-        response = case.call(headers=headers, timeout=30)
+        response = case.call(headers=headers, timeout=120)
         statuses[response.status_code] += 1
         if response.status_code >= 400:
             found = response.json().get("error") or {}

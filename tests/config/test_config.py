@@ -82,6 +82,13 @@ def test_engine_config_puts_flat_settings_into_their_parts() -> None:
     assert (config.device.dtype, config.max_model_len) == ("f64", 64)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "short"), [("float32", "f32"), ("bfloat16", "bf16"), ("float16", "f16")]
+)
+def test_config_dtype_may_have_its_long_name(dtype: str, short: str) -> None:
+    assert engine_config("m", dtype=dtype).device.dtype == short
+
+
 def test_engine_config_setting_is_laid_over_a_part() -> None:
     config = engine_config("m", cache=CacheConfig(block_size=8, num_blocks=5), block_size=32)
 

@@ -83,8 +83,10 @@ def test_the_keys_of_a_hybrid_are_those_of_its_converter(tmp_path: Path, family:
         assert np.asarray(metadata[key]).tolist() == pytest.approx(value), key
 
 
-@pytest.mark.parametrize("file_type", ["q4_k_m", "q4_0", "q8_0"])
-@pytest.mark.parametrize("family", ["qwen3_5_moe_mtp", "qwen3_next_moe"])
+@pytest.mark.parametrize(
+    ("family", "file_type"),
+    [("qwen3_5_moe_mtp", "q4_k_m"), ("qwen3_5_moe_mtp", "q8_0"), ("qwen3_next_moe", "q4_0")],
+)
 def test_what_steers_a_hybrid_is_kept_in_f32(tmp_path: Path, family: str, file_type: str) -> None:
     """Faults C6: neither the state's decay nor its convolution, norms or router is packed."""
     source = source_of(tmp_path / "model", family)
@@ -116,27 +118,27 @@ def test_q8_0_of_a_hybrid_says_what_the_model_says(tmp_path: Path) -> None:
     assert (np.exp(log_p) * (log_p - log_q)).sum(-1).mean() < 1e-3
 
 
-@pytest.mark.parametrize("store", [stacked_experts, fused_experts])
-def test_experts_and_wrappers_come_out_alike(tmp_path: Path, store: object) -> None:
+def test_experts_and_wrappers_come_out_alike(tmp_path: Path) -> None:
     """A vision tower is left out, prefixes of its wrapper too."""
     case = tiny_case("qwen3_5_moe")
-    source_of(tmp_path / "plain", "qwen3_5_moe")
-    source_of(tmp_path / "wrapped", "qwen3_5_moe")
-    assert callable(store)
-    weights = {
-        n.replace("model.", "model.language_model.", 1): a for n, a in store(case.weights()).items()
-    } | {"model.visual.patch_embed.proj.weight": np.zeros((4, 4), np.float32)}
-    write_safetensors(
-        tmp_path / "wrapped", weights, {"model_type": "qwen3_5_moe", "text_config": case.config}
-    )
+    quantize_model(source_of(tmp_path / "plain", "qwen3_5_moe"), tmp_path / "plain.gguf", "q8_0")
+    plain = open_gguf(tmp_path / "plain.gguf")
+    for store in (stacked_experts, fused_experts):
+        weights = {
+            n.replace("model.", "model.language_model.", 1): a
+            for n, a in store(case.weights()).items()
+        } | {"model.visual.patch_embed.proj.weight": np.zeros((4, 4), np.float32)}
+        folder = source_of(tmp_path / store.__name__, "qwen3_5_moe")
+        write_safetensors(
+            folder, weights, {"model_type": "qwen3_5_moe", "text_config": case.config}
+        )
 
-    for name in ("plain", "wrapped"):
-        quantize_model(tmp_path / name, tmp_path / f"{name}.gguf", "q8_0")
+        quantize_model(folder, tmp_path / f"{store.__name__}.gguf", "q8_0")
 
-    plain, wrapped = (open_gguf(tmp_path / f"{name}.gguf") for name in ("plain", "wrapped"))
-    assert set(plain.names()) == set(wrapped.names())
-    for name in plain.names():
-        np.testing.assert_array_equal(values(plain, name), values(wrapped, name), err_msg=name)
+        wrapped = open_gguf(tmp_path / f"{store.__name__}.gguf")
+        assert set(plain.names()) == set(wrapped.names())
+        for name in plain.names():
+            np.testing.assert_array_equal(values(plain, name), values(wrapped, name), name)
 
 
 def test_every_hybrid_has_a_row() -> None:

@@ -66,4 +66,6 @@ def test_llama_cpp_reads_the_file_and_gives_the_same_tokens(
     cosine = logits[-1] @ theirs / np.linalg.norm(logits[-1]) / np.linalg.norm(theirs)
     assert cosine > 0.99
     if file_type in ("F32", "F16"):
-        assert found["argmax"] == logits.argmax(-1).tolist()
+        # The best token, or one that is as good but for the rounding of f16.
+        chosen = logits[np.arange(len(ids)), found["argmax"]]
+        assert (logits.max(-1) - chosen < 0.01 * logits.std(-1)).all()

@@ -106,7 +106,8 @@ def test_bpe_with_byte_fallback_reads_alike(tmp_path: Path) -> None:
 
 def test_qwen3_is_written_as_its_converter_does(tmp_path: Path, qwen3_tokenizer_dir: Path) -> None:
     content = json.loads((qwen3_tokenizer_dir / "tokenizer.json").read_text())
-    files = open_model(write_source(tmp_path, tokenizer=content, vocab_size=151936))
+    narrow = {"hidden_size": 8, "intermediate_size": 8, "head_dim": 8}
+    files = open_model(write_source(tmp_path, tokenizer=content, vocab_size=151936, **narrow))
 
     keys = keys_of(files)
 

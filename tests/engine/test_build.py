@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, processors
 
+from pyvt import hub
 from pyvt.config import CacheGroup, engine_config
 from pyvt.dispatch.backend import Backend
 from pyvt.engine import build, memory_plan
@@ -65,6 +66,18 @@ def test_engine_tokens_are_those_of_a_run_alone(
     assert tokens(llm, PROMPTS, GREEDY) == solo["greedy"]
     assert tokens(llm, PROMPTS, SEEDED) == solo["seeded"]
     llm.engine.core.scheduler.check_integrity()
+
+
+def test_engine_takes_a_name_that_the_hub_knows(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "obtain", lambda name: asked.append(name) or tiny)
+
+    llm = LLM("smollm2-135m", num_blocks=20, max_model_len=80)
+
+    assert asked == ["smollm2-135m"]
+    assert len(llm.generate([5, 6], GREEDY)[0].outputs[0].token_ids) > 0
 
 
 def test_engine_preemption_case_does_preempt(tiny: Path) -> None:
@@ -375,6 +388,22 @@ def test_engine_prompt_has_the_bos_of_its_template_or_of_its_tokenizer_never_bot
     assert text.count(bos) == 1
     assert chat.count(bos) == template.count("bos_token")
     assert chat[-2:] == text[-2:]
+
+
+def test_chat_template_of_a_file_replaces_the_models_own(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "own"}))
+    file = tmp_path / "other.jinja"
+    file.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+    messages = [{"role": "user", "content": "hi"}]
+
+    own = LLM(str(folder)).engine.input_processor
+    other = LLM(str(folder), chat_template=str(file)).engine.input_processor
+
+    assert own.render(messages).text == "own"
+    assert other.render(messages).text == "<user>hi"
+    with pytest.raises(CheckpointError, match=r"nowhere\.jinja.*readable file"):
+        LLM(str(folder), chat_template=str(tmp_path / "nowhere.jinja"))
 
 
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:

@@ -11,6 +11,7 @@ from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.testing.checkpoints import write_safetensors
 from pyvt.testing.model_cases import ModelCase
+from tests.engine.engine_backend import EXACT
 from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, write_tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello hello hello", "x", "one two three four five"]
@@ -42,9 +43,9 @@ def sure(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def llm_of(folder: Path, num_drafts: int = 0, **settings: Any) -> LLM:
-    chosen = {"backend": "numpy", "dtype": "f64"} | settings
+    chosen = EXACT | settings
     if num_drafts:
-        chosen |= {"method": "mtp", "num_speculative_tokens": num_drafts}
+        chosen |= {"speculation": "mtp", "num_speculative_tokens": num_drafts}
     return LLM(str(folder), **chosen)
 
 
@@ -139,4 +140,4 @@ def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="draft head") as refused:
         llm_of(path, 1)
 
-    assert refused.value.field == "speculative.method"
+    assert refused.value.field == "speculative.speculation"

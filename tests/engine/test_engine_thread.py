@@ -1,6 +1,7 @@
 """EngineThread: one terminal event a request, whatever happens, and an end to wait for."""
 
 import gc
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -431,11 +432,40 @@ def test_thread_thousands_of_requests_leave_nothing_behind() -> None:
         for number in range(300):
             run.events(f"{batch}.{number}")
             del run.sinks[f"{batch}.{number}"], run.seen[f"{batch}.{number}"]
+        # The worker forgets the requests that ended in one step, any number, with the next step.
+        run.submit("last", prompt="ab", max_tokens=1)
+        run.events("last")
         run.thread.call(lambda _: steps.clear())
         gc.collect()
         counts.append(len(gc.get_objects()))
 
     assert max(counts[2:]) - counts[1] < 100, "an object a request stays"
+    run.end()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_thread_says_in_a_forked_process_that_it_is_not_there() -> None:
+    """Calls waited for ever for a thread that fork does not copy."""
+    run = Run()
+    request = run.request("a")
+    child = os.fork()
+    if child == 0:
+        num_refused = 0
+        calls = (
+            lambda: run.thread.submit([request], SimpleQueue(), is_stream=False),
+            lambda: run.thread.call(lambda _: None),
+        )
+        for call in calls:
+            try:
+                call()
+            except EngineDeadError as error:
+                num_refused += "forked process" in str(error)
+        os._exit(num_refused if run.thread.shutdown() and not run.thread.is_ready else 9)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    run.submit("a")
+    assert reason(run.events("a")[-1]) == "length"
     run.end()
 
 

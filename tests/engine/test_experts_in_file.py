@@ -1,6 +1,10 @@
 """A model whose experts do not fit into memory: they stay in the file, and answers are the same."""
 
+import json
 import logging
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from pyvt.layers.moe import Experts
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.testing import shape_models
+from pyvt.testing.shape_models import ShapeModel
 from pyvt.weights.resolve import open_model
 from tests.convert.tiny_source import bpe_json, write_source
 
@@ -26,11 +32,11 @@ SETTINGS: dict[str, Any] = {"max_model_len": 64, "max_num_batched_tokens": 64, "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hybrid in Q4_K_M, most of whose bytes are experts."""
+    """A hybrid in Q4_0, most of whose bytes are experts."""
     folder = tmp_path_factory.mktemp("experts")
-    wide = {"num_experts": 32, "moe_intermediate_size": 512}
+    wide = {"num_experts": 16, "moe_intermediate_size": 512}
     source = write_source(folder / "model", "qwen3_5_moe", bpe_json("qwen35"), **wide)
-    quantize_model(source, folder / "model.gguf", "q4_k_m")
+    quantize_model(source, folder / "model.gguf", "q4_0")
     return folder / "model.gguf"
 
 
@@ -106,3 +112,58 @@ def test_answers_are_those_of_experts_in_memory(
 def test_an_unknown_place_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"device\.experts: expected one of auto, memory, file"):
         engine_config("m", experts="disk")
+
+
+LIMITED_RUN = """
+import logging, resource, sys
+from pathlib import Path
+from pyvt.errors import ConfigError
+from pyvt.testing.bench_engine import EngineBench
+
+logging.basicConfig(level=logging.WARNING)
+path, room, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+status = dict(l.split(":", 1) for l in Path("/proc/self/status").read_text().splitlines())
+used = int(status["VmData"].split()[0]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (used + room, used + room))
+settings = {"max_model_len": 64, "max_num_batched_tokens": 64, "max_num_seqs": 1}
+try:
+    bench = EngineBench(path, experts=place, threads=2, num_blocks="auto", **settings)
+except ConfigError as error:
+    sys.exit(str(error))
+print(bench.first_token(list(range(100, 120)), 6)[1])
+"""
+
+
+@pytest.fixture(scope="module")
+def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of 230 MB, nearly all of it experts, which are all alike."""
+    wide = {"num_experts": 128, "moe_intermediate_size": 512, "hidden_size": 1024}
+    path = tmp_path_factory.mktemp("large") / "model.gguf"
+    alike = cache(shape_models.random_tensor)
+
+    def tensor(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+        return alike("expert" if ".experts." in name else name, shape, dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(shape_models.SHAPES, "large", shape_models.SHAPES["tiny-moe"] | wide)
+        patch.setattr(shape_models, "random_tensor", tensor)
+        shape_models.write_shape_gguf(path, ShapeModel.named("shape:large:q4_k_m"))
+    return path
+
+
+def limited_run(model: Path, room: int, place: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", LIMITED_RUN, str(model), str(room), place]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the limit")
+def test_a_file_larger_than_the_memory_allowed_decodes_and_says_so(large_model: Path) -> None:
+    room = large_model.stat().st_size * 2 // 3
+
+    in_file = limited_run(large_model, room, "auto")
+    refused = limited_run(large_model, room, "memory")
+
+    assert in_file.returncode == 0, in_file.stderr
+    assert "of experts stay in its file and are read at the speed of the disk" in in_file.stderr
+    assert len(json.loads(in_file.stdout)) == 6
+    assert "MiB too little" in refused.stderr.splitlines()[-1]

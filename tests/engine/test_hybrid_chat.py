@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyvt import backends
 from pyvt.config import CacheGroup, engine_config
 from pyvt.engine.build import build_engine
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.kv_tier import MemoryConnector
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
+from tests.engine.engine_backend import NAMES, ON_BACKEND, needs
 from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
 
 BLOCK_SIZE = 16
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine_of(
     folder: Path, make_connector: Callable[..., MemoryConnector] | None = None, **settings: Any
 ) -> LLMEngine:
-    chosen = {"backend": "numpy", "max_model_len": CONTEXT, "num_blocks": 200, "max_num_seqs": 4}
+    chosen = ON_BACKEND | {"max_model_len": CONTEXT, "num_blocks": 200, "max_num_seqs": 4}
     config = engine_config(str(folder), **(chosen | settings))
     return build_engine(config, make_connector=make_connector)
 
@@ -141,14 +141,13 @@ def test_several_answers_from_one_prompt_start_from_its_state(folder: Path) -> N
     assert len(set(found[0])) == 3
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("backend", NAMES)
 @pytest.mark.parametrize("is_async", [False, True], ids=["in-the-step", "meanwhile"])
 def test_states_travel_with_kv_to_another_engine(
     folder: Path, backend: str, is_async: bool
 ) -> None:
     """Turn by turn in engines of their own: each finds all that the one before it kept."""
-    if (reason := backends.why_not(backend)) is not None:
-        pytest.skip(reason)
+    needs(backend)
     store: dict[Any, bytes] = {}
     made: list[MemoryConnector] = []
 

@@ -17,6 +17,7 @@ from pyvt.tensor.dtype import F32
 from pyvt.testing.model_runs import all_logits, load_case
 from pyvt.weights.resolve import open_model
 from tests.convert.tiny_source import bpe_json, write_source
+from tests.engine.engine_backend import EXACT, IS_REFERENCE, ON_BACKEND
 from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
 
 # Room for the longest request alone, and hardly more.
@@ -29,7 +30,9 @@ TIGHT: dict[str, Any] = {
     "max_num_batched_tokens": 24,
     "max_prefill_chunk": 9,
 }
-DRAFTS: dict[str, Any] = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+# The emulator takes a thousand times as long.
+TRAFFIC = [60, pytest.param(600, marks=pytest.mark.slow)] if IS_REFERENCE else [30]
+DRAFTS: dict[str, Any] = {"speculation": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(folder: Path, **settings: Any) -> LLMEngine:
-    return build_engine(engine_config(str(folder), backend="numpy", dtype="f64", **settings))
+    return build_engine(engine_config(str(folder), **(EXACT | settings)))
 
 
 def params_of(rng: np.random.Generator) -> SamplingParams:
@@ -67,7 +70,7 @@ def alone(engine: LLMEngine, prompt: list[int], params: SamplingParams) -> tuple
 
 
 @pytest.mark.parametrize("num_drafts", [0, 3])
-@pytest.mark.parametrize("num_requests", [60, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_requests", TRAFFIC)
 def test_random_traffic_in_a_tiny_pool_frees_everything_and_answers_alike(
     folder: Path, num_drafts: int, num_requests: int
 ) -> None:
@@ -106,7 +109,7 @@ def test_random_traffic_in_a_tiny_pool_frees_everything_and_answers_alike(
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_states_are_f32_whatever_activations_and_cache_are(folder: Path, dtype: str) -> None:
     settings = {"dtype": dtype, "kv_dtype": "bf16", "num_blocks": 8, "max_model_len": 32}
-    engine = build_engine(engine_config(str(folder), backend="numpy", **settings))
+    engine = build_engine(engine_config(str(folder), **(ON_BACKEND | settings)))
     cache = engine.core.runner.kv_cache  # type: ignore[attr-defined]
     linear = model_config(open_model(folder)).linear_layers
 

@@ -9,6 +9,7 @@ import pytest
 from pyvt.llm import LLM
 from pyvt.outputs import RequestOutput
 from pyvt.sampling_params import SamplingParams
+from tests.engine.engine_backend import ON_BACKEND
 from tests.engine.tiny_model import write_tiny_model
 
 PROMPT = list(range(40, 52))
@@ -28,7 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     # All rows of the logits are tokens, so that every answer can be a prompt.
     path = write_tiny_model(tmp_path_factory.mktemp("tiny") / "model", vocab_size=258)
-    return LLM(str(path), backend="numpy")
+    return LLM(str(path), **ON_BACKEND)
 
 
 def params_of(num_top: int, settings: dict[str, Any]) -> SamplingParams:

@@ -30,7 +30,7 @@ def plain(smollm2_path: Path) -> LLM:
 
 @pytest.fixture(scope="module")
 def speculating(smollm2_path: Path) -> LLM:
-    return LLM(str(smollm2_path), max_model_len=256, max_num_seqs=4, method="ngram")
+    return LLM(str(smollm2_path), max_model_len=256, max_num_seqs=4, speculation="ngram")
 
 
 def test_smollm2_answers_are_the_same_to_the_bit_with_drafts(plain: LLM, speculating: LLM) -> None:

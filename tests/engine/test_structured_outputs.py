@@ -13,6 +13,7 @@ from pyvt.errors import RequestError
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.structured import compiler
+from tests.engine.engine_backend import EXACT
 from tests.engine.engines import engine_of
 from tests.engine.tiny_model import write_tiny_model
 
@@ -27,7 +28,7 @@ EOS_ID, END_ID = 256, 3
 
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    return LLM(str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")), backend="numpy")
+    return LLM(str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")), **EXACT)
 
 
 def params_of(max_tokens: int = 60, *, temperature: float = 1.0, **structure: Any) -> Any:
@@ -194,20 +195,22 @@ def test_slow_grammar_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(compiler, "_compile", slow)
     llm = AsyncLLM.from_engine(engine_of())
-    structure = StructuredOutputsParams(choice=["slow"])
+    structures = [StructuredOutputsParams(choice=["slow", str(i)]) for i in range(4)]
 
     async def read(prompt: str, params: SamplingParams) -> str:
         stream = llm.generate(prompt, params)
         return "".join([output.outputs[0].text async for output in stream])
 
     async def main() -> None:
-        waiting = asyncio.create_task(
-            read("x", SamplingParams(max_tokens=9, structured_outputs=structure))
-        )
+        waiting = [
+            asyncio.create_task(read("x", SamplingParams(max_tokens=9, structured_outputs=one)))
+            for one in structures
+        ]
+        await asyncio.sleep(0)
         await read("victim", SamplingParams(max_tokens=90, seed=1, ignore_eos=True))
-        assert not waiting.done()
+        assert not any(task.done() for task in waiting)
         may_end.set()
-        await waiting
+        await asyncio.gather(*waiting)
         assert await llm.shutdown(timeout_s=60)
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -143,7 +143,7 @@ _CUT = ("llama_llama3", "qwen3_yarn", "qwen3_window", "qwen3_moe", "qwen3_5_laye
 # In f32 the sums of BLAS, which go by the number of rows, move one logit of qwen3_next_moe by 2e-5.
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*product(_CUT, (F32, F64)), ("qwen3_5_moe_mtp", F32), ("qwen3_next_moe", F64)],
+    [*product(_CUT, (F64,)), ("qwen3_moe", F32), ("qwen3_5_moe_mtp", F32), ("qwen3_next_moe", F64)],
     ids=str,
 )
 @pytest.mark.parametrize("steps", [[[1]] * 23, [[9], [14]], [[1], [21], [1]]], ids=len)

@@ -52,7 +52,7 @@ class Unsteady(MemoryConnector):
         super().start_load_kv(meta)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     groups=st.sampled_from(KINDS),
     requests=REQUESTS,
@@ -82,7 +82,7 @@ def test_connector_random_traffic_equals_solo_runs(
         8 * len(groups) + spare,
         groups=groups,
         num_state_slots=num_state_slots,
-        policy=policy,
+        scheduling_policy=policy,
         connector=connector,
         max_num_seqs=3,
         max_num_batched_tokens=12,

@@ -6,7 +6,7 @@ from tests.scheduler.test_scheduler_machine import alone
 
 
 def test_priority_lower_number_starts_first_and_arrival_breaks_ties() -> None:
-    scheduler = scheduler_of(64, policy="priority", max_num_seqs=3)
+    scheduler = scheduler_of(64, scheduling_policy="priority", max_num_seqs=3)
     for name, priority in (("a", 5), ("b", 1), ("c", 5), ("d", 1)):
         scheduler.add_request(core_request(name, [1, 2], 4, priority=priority))
 
@@ -22,7 +22,7 @@ def test_priority_is_ignored_under_fcfs() -> None:
 
 
 def test_priority_urgent_request_takes_the_row_of_the_least_urgent() -> None:
-    scheduler = scheduler_of(64, policy="priority", max_num_seqs=2)
+    scheduler = scheduler_of(64, scheduling_policy="priority", max_num_seqs=2)
     runner = runner_of(scheduler)
     requests = [
         core_request(name, [i, 2], 6, priority=priority, ignore_eos=True)
@@ -42,7 +42,7 @@ def test_priority_urgent_request_takes_the_row_of_the_least_urgent() -> None:
 
 
 def test_priority_equal_request_preempts_nobody() -> None:
-    scheduler = scheduler_of(64, policy="priority", max_num_seqs=1)
+    scheduler = scheduler_of(64, scheduling_policy="priority", max_num_seqs=1)
     runner = runner_of(scheduler)
     scheduler.add_request(core_request("a", [1, 2], 4, priority=3, ignore_eos=True))
     run_step(scheduler, runner)
@@ -53,7 +53,7 @@ def test_priority_equal_request_preempts_nobody() -> None:
 
 
 def test_priority_least_urgent_loses_its_blocks_first() -> None:
-    scheduler = scheduler_of(6, policy="priority")
+    scheduler = scheduler_of(6, scheduling_policy="priority")
     runner = runner_of(scheduler)
     requests = [
         core_request("late", [1, 2], 12, priority=9, ignore_eos=True),
@@ -71,7 +71,11 @@ def test_priority_least_urgent_loses_its_blocks_first() -> None:
 
 def test_priority_urgent_prompt_goes_before_a_long_prefill() -> None:
     scheduler = scheduler_of(
-        64, policy="priority", max_num_seqs=4, max_num_batched_tokens=8, max_prefill_chunk=8
+        64,
+        scheduling_policy="priority",
+        max_num_seqs=4,
+        max_num_batched_tokens=8,
+        max_prefill_chunk=8,
     )
     runner = runner_of(scheduler)
     scheduler.add_request(core_request("long", range(100), 2, priority=5))
@@ -86,7 +90,11 @@ def test_priority_urgent_prompt_goes_before_a_long_prefill() -> None:
 def test_priority_urgent_fork_preempts_nobody_before_its_parent_is_computed() -> None:
     """It could not start, so the room would be made in each step of the parent's prefill."""
     scheduler = scheduler_of(
-        64, policy="priority", max_num_seqs=2, max_num_batched_tokens=8, max_prefill_chunk=4
+        64,
+        scheduling_policy="priority",
+        max_num_seqs=2,
+        max_num_batched_tokens=8,
+        max_prefill_chunk=4,
     )
     runner = runner_of(scheduler)
     scheduler.add_request(core_request("calm", [1], 40, priority=5, ignore_eos=True))
@@ -105,7 +113,7 @@ def test_priority_urgent_request_preempts_nobody_before_its_connector_has_answer
     connector = MemoryConnector(4)
     answers = iter([False] + [True] * 5)
     connector.is_busy = lambda: next(answers, False)
-    scheduler = scheduler_of(64, policy="priority", max_num_seqs=1, connector=connector)
+    scheduler = scheduler_of(64, scheduling_policy="priority", max_num_seqs=1, connector=connector)
     runner = runner_of(scheduler, connector=connector)
     connector.register_kv_caches(runner)
     scheduler.add_request(core_request("calm", [1], 40, priority=5, ignore_eos=True))

@@ -45,7 +45,7 @@ def solo(request: EngineCoreRequest) -> list[int]:
     return tokens[request.request_id]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     arrivals=ARRIVALS,
     block_size=st.sampled_from([1, 2, 4]),

@@ -81,7 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + room,
             max_prefill_chunk=chunk,
-            policy=policy,
+            scheduling_policy=policy,
         )
         self.runner = runner_of(self.scheduler, num_drafts=self.num_drafts)
         self.chunk = min(chunk, room + 1)
@@ -134,7 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.num_added += 1
         self.scheduler.add_request(request)
-        is_ordered = self.scheduler.config.policy == "priority"
+        is_ordered = self.scheduler.config.scheduling_policy == "priority"
         order = (request.priority if is_ordered else 0, self.num_added)
         self.unfinished[request_id] = Expected(request, order, [])
         before = {name: e.last_step for name, e in self.unfinished.items()}
@@ -198,7 +198,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.num_steps < expected.last_step, f"{request_id} starves"
 
     def _check_calm(self, has_preempted: bool) -> None:
-        is_bounded = self.groups == (FULL,) and self.scheduler.config.policy == "fcfs"
+        is_bounded = self.groups == (FULL,) and self.scheduler.config.scheduling_policy == "fcfs"
         if has_preempted and is_bounded:
             assert self.num_steps >= self.calm_until, "preempted right after an admission"
 

@@ -68,6 +68,42 @@ def test_body_beyond_the_limit_is_413(serve: Serve) -> None:
     assert server.chat("x").status == 200
 
 
+TWICE = b"{" + b",".join(b'"k%d":1' % i for i in range(30_000)) + b',"k29999":2}'
+MANY = {
+    "values": (b'{"prompt":[' + b"1," * 1_000_000 + b"1]}", "1000000 values"),
+    "objects": (b'{"prompt":[' + b"[]," * 70_000 + b"1]}", "65536 objects and arrays"),
+    "names": (b"{" + b",".join(b'"k%d":1' % i for i in range(40_000)) + b"}", "32768 names"),
+    "a_name_twice": (TWICE, "'k29999' twice"),
+    "wrong_items": (b'{"prompt":[' + b"1.5," * 400_000 + b"1]}", "valid string"),
+    "wrong_messages": (b'{"prompt":"a","stop":[' + b"{}," * 60_000 + b"{}]}", "stop"),
+    "wrong_values": (
+        b'{"prompt":"a","logit_bias":{' + b",".join(b'"%d":"x"' % i for i in range(30_000)) + b"}}",
+        "logit_bias.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_very_many_of_anything_are_refused_before_anybody_waits(serve: Serve, name: str) -> None:
+    """Without a bound each of them would take many seconds, in which no stream gets a token."""
+    body, text = MANY[name]
+
+    reply = serve().post("/v1/completions", body)
+
+    assert reply.status == 400
+    assert text in reply.json()["error"]["message"]
+    assert len(reply.body) < 1000
+
+
+def test_unknown_fields_are_told_of_up_to_a_number(serve: Serve) -> None:
+    fields = {f"unknown_{i}": 1 for i in range(30_000)}
+
+    warnings = serve().complete(**fields).json()["warnings"]
+
+    assert len(warnings) == 21
+    assert warnings[-1].startswith("29980 more")
+
+
 def test_pairs_of_surrogates_are_text() -> None:
     assert parse_object(b'{"a": "\\ud83d\\ude00"}', max_depth=3) == {"a": "😀"}
 

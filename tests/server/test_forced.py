@@ -197,12 +197,21 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_text_is_read_alike_however_it_is_cut_into_tokens(talker: Talker, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "num_cuts"),
+    [
+        *(pytest.param(name, 24, id=name) for name in CASES),
+        *(pytest.param(name, None, id=f"{name}-all", marks=pytest.mark.slow) for name in CASES),
+    ],
+)
+def test_text_is_read_alike_however_it_is_cut_into_tokens(
+    talker: Talker, name: str, num_cuts: int | None
+) -> None:
     template, text, fields, expected = CASES[name]
     talker.speak(template)
     expected = {"role": "assistant", "calls": [], **expected}
-    cuts = list(talker.cuts(text, step=1 + len(text) // 24))
+    step = 1 if num_cuts is None else 1 + len(text) // num_cuts
+    cuts = list(talker.cuts(text, step=step))
 
     streams = talker.chats(cuts, stream=True, **fields)
     wholes = talker.chats(cuts[:3], **fields)

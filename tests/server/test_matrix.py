@@ -109,7 +109,7 @@ class Tiny(Client):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=256)
-    llm = AsyncLLM(str(path), backend="numpy")
+    llm = AsyncLLM(str(path))
     yield Tiny(llm)
     llm.thread.shutdown()
 

@@ -95,7 +95,7 @@ class Tiny(Client):
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     """One server for all parameters."""
     path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-    server = Tiny(AsyncLLM(str(path), backend="numpy"))
+    server = Tiny(AsyncLLM(str(path)))
     yield server
     server.llm.thread.shutdown()
 

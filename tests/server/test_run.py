@@ -1,16 +1,22 @@
 """The server on loopback: the official client, sockets, and signals in processes of their own."""
 
 import asyncio
+import gc
+import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +25,14 @@ import pytest
 
 from pyvt.config.server import ServerConfig
 from pyvt.errors import ConfigError
-from pyvt.server.run import KEEP_ALIVE_S, UnsignalledServer, listen, url_of, uvicorn_config
+from pyvt.server.run import (
+    KEEP_ALIVE_S,
+    UnsignalledServer,
+    listen,
+    settled,
+    url_of,
+    uvicorn_config,
+)
 from tests.engine.tiny_model import write_tiny_model
 from tests.server.conftest import Serve
 from tests.server.harness import HERMES, THINKING, Server
@@ -41,12 +54,13 @@ MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 @contextmanager
 def on_loopback(server: Server) -> Iterator[str]:
     """Serve a fake model on a free port; yields the URL."""
-    sock = listen(ServerConfig(port=0))
+    config = replace(server.state.config, port=0)
+    sock = listen(config)
     running = UnsignalledServer(uvicorn_config(server.state))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
     thread.start()
     try:
-        yield url_of(ServerConfig(port=0), sock)
+        yield url_of(config, sock)
     finally:
         running.should_exit = True
         thread.join(10)
@@ -185,6 +199,64 @@ def test_unix_socket_is_its_owners_and_replaces_a_dead_one(tmp_path: Path) -> No
             listen(config)
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A new certificate of 127.0.0.1 that nobody else signed, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    paths = {"ssl_certfile": str(folder / "cert.pem"), "ssl_keyfile": str(folder / "key.pem")}
+    names = ["-subj", "/CN=pyvt", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    key = ["-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    files = ["-out", paths["ssl_certfile"], "-keyout", paths["ssl_keyfile"]]
+    command = [openssl, "req", "-x509", *key, *names, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    return paths
+
+
+def test_tls_client_that_trusts_the_certificate_gets_streams_and_others_nothing(
+    serve: Serve, certificate: dict[str, str]
+) -> None:
+    server = serve(["Paris."], config=certificate)
+    body = b'{"prompt": "a", "stream": true}'
+    trusting = ssl.create_default_context(cafile=certificate["ssl_certfile"])
+
+    with on_loopback(server) as url:
+        assert url.startswith("https://127.0.0.1:")
+        request = urllib.request.Request(
+            f"{url}/v1/completions", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10, context=trusting) as reply:
+            assert reply.read().endswith(b"data: [DONE]\n\n")
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            urllib.request.urlopen(f"{url}/health", timeout=10)
+        with pytest.raises(OSError, match=r"without response|reset"):
+            urllib.request.urlopen(url.replace("https", "http") + "/health", timeout=10)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificate_that_cannot_be_used_is_a_clear_error(
+    serve: Serve, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "cert.pem"
+    if content is not None:
+        path.write_text(content)
+    server = serve(config={"ssl_certfile": str(path), "ssl_keyfile": str(path)})
+
+    with pytest.raises(ConfigError, match="PEM files of a certificate"):
+        uvicorn_config(server.state)
+
+
+def test_load_of_a_server_keeps_the_collector_from_what_is_there(serve: Serve) -> None:
+    server = serve()
+    try:
+        assert settled(lambda: server.llm)() is server.llm
+        assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()
+
+
 def test_connections_outlive_the_pools_of_clients() -> None:
     assert KEEP_ALIVE_S >= 75
 
@@ -232,15 +304,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
 
 
-def test_process_drains_on_a_signal_and_frees_the_port(tiny_model: Path) -> None:
+def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
+    tiny_model: Path,
+) -> None:
     server = Process(tiny_model)
     reply = server.stream()
 
     server.process.send_signal(signal.SIGTERM)
     rest = reply.read()
+    assert server.process.stderr is not None
+    server.lines += [line.rstrip() for line in server.process.stderr]
 
     assert rest.endswith(b"data: [DONE]\n\n")
     assert server.end() == 0
+    words = [line.split()[0] for line in server.lines if not line.startswith("{")]
+    assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
+    assert server.lines[1] == "context    128 tokens, the model's own"
+    assert "weights" in server.lines[2]
+    assert "KV" in server.lines[2]
+    assert "tiny-llama" in server.lines[3]
+    assert "requests" in next(line for line in server.lines if line.startswith("stopping"))
+    # Beside them: a line for each request.
+    (access,) = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert (access["path"], access["status"]) == ("/v1/completions", 200)
     port = int(server.url.rpartition(":")[2])
     socket.create_server(("127.0.0.1", port)).close()
 
@@ -266,22 +352,6 @@ def test_process_ends_at_once_on_a_second_signal(tiny_model: Path) -> None:
 
     # Where the stream was short, the first signal was enough.
     assert server.end() in (0, 130)
-
-
-def test_process_prints_what_is_served_and_nothing_else(tiny_model: Path) -> None:
-    server = Process(tiny_model)
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.stderr is not None
-    server.lines += [line.rstrip() for line in server.process.stderr]
-    server.end()
-
-    words = [line.split()[0] for line in server.lines]
-    assert words == ["loading", "model", "context", "memory", "detected", "url", "try", "stopping"]
-    assert "tiny-llama" in server.lines[1]
-    assert server.lines[2] == "context    128 tokens, the model's own"
-    assert "weights" in server.lines[3]
-    assert "KV" in server.lines[3]
-    assert "0 requests" in server.lines[-1]
 
 
 def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:

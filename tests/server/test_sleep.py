@@ -94,6 +94,7 @@ def test_model_that_sleeps_holds_no_memory(serve: Serve) -> None:
     server.engine = server.llm = None  # type: ignore[assignment]
 
     async def plain() -> None:
+        gc.freeze()  # as behind every load of a server that runs
         sleeping = asyncio.ensure_future(sleep_when_idle(server.state, KEEP_ALIVE_S))
         await server.ask("POST", PATH, CHAT)
         await asleep(server)

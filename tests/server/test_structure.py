@@ -61,7 +61,7 @@ RICH = {
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncLLM]:
     """A tiny random model."""
     path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=256)
-    found = AsyncLLM(str(path), backend="numpy")
+    found = AsyncLLM(str(path))
     yield found
     found.thread.shutdown()
 

@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncLLM]:
     """A tiny random model."""
     path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-    found = AsyncLLM(str(path), backend="numpy")
+    found = AsyncLLM(str(path))
     yield found
     found.thread.shutdown()
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -12,12 +13,16 @@ from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.structured import GrammarCompiler
 from pyvt.structured.closing import MAX_BYTES
+from pyvt.structured.compile_threads import CompileThreads
+from pyvt.structured.compiler import _compile
+from pyvt.structured.grammar import grammar_text
+from pyvt.structured.vocabulary import GrammarVocabulary
 from pyvt.testing.fakes import FakeTokenizer
-from tests.structured.texts import compiled
+from tests.structured.texts import accepts, compiled
 
 SCRIPT = """
 import json, resource, sys, time
-from tests.structured.texts import compiled
+from tests.structured.texts import accepts, compiled
 from pyvt.errors import RequestError
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
 compiled(choice=["a"])
@@ -123,15 +128,172 @@ def test_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert refused.value.param == "structured_outputs"
 
 
+def test_grammars_that_never_compile_leave_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler = GrammarCompiler(FakeTokenizer(), 260, (256,), timeout_s=0.05)
+    release = threading.Event()
+    real = _compile
+
+    def stuck(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> Any:
+        return release.wait() if params.regex == "stuck" else real(params, vocabulary)
+
+    monkeypatch.setattr("pyvt.structured.compiler._compile", stuck)
+    for text in ("x", "y", "z"):
+        with pytest.raises(RequestError, match="compiles in"):
+            compiler.compile(StructuredOutputsParams(regex="stuck", begin_after=text))
+
+    taken = GrammarCompiler.compile(compiler, StructuredOutputsParams(regex="ab"))
+    release.set()
+    compiler.close()
+
+    assert taken.shortest == 2
+
+
+def test_job_that_waits_when_it_is_given_up_never_begins() -> None:
+    threads = CompileThreads(1, "test")
+    release, begun = threading.Event(), threading.Event()
+    first, second = threads.submit(release.wait), threads.submit(begun.set)
+
+    threads.give_up(second)
+    release.set()
+    assert first.result.result(10) is True
+    assert threads.submit(len, "ab").result.result(10) == 2
+    threads.close()
+
+    assert second.result.cancelled()
+    assert not begun.is_set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "shortest"),
+    [({"regex": "(a{50}){100}"}, 5000), ({"regex": "a{1000000000}"}, MAX_BYTES)],
+)
+def test_text_that_is_forced_counts_in_the_shortest(
+    settings: dict[str, Any], shortest: int
+) -> None:
+    """Where the search comes to its bound, as far as it came."""
+    assert compiled(**settings).shortest == shortest
+
+
+ENDLESS = {
+    "lark": ({"grammar": "start: A start\nA: /a+/"}, "rule 'start'"),
+    "lark-literal": ({"grammar": 'start: "a" start'}, "rule 'start'"),
+    "lark-chain": ({"grammar": 'start: "x" | one\none: "y" two\ntwo: one "z"'}, "rule 'one'"),
+    "lark-group": ({"grammar": 'start: ("a" | one)\none: (start? one){2,3}'}, "rule 'one'"),
+    "gbnf": ({"grammar": 'root ::= "a" root | "b" root'}, "rule 'root'"),
+    "schema": (
+        {"json": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}},
+        "#, which requires itself",
+    ),
+    "schema-array": (
+        {"json": {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "minItems": 1,
+                  "items": {"anyOf": [{"$ref": "#/$defs/a"}, False]}}}}},
+        "#/$defs/a, which requires itself",
+    ),
+    "schema-in-lark": ({"grammar": 'start: %json {"$ref": "#"}'}, "#, which requires itself"),
+    "tag": (
+        {"structural_tag": {"structures": [{"begin": "<t>", "schema": {"allOf": [{"$ref": "#"}]},
+                            "end": ""}], "triggers": ["<t>"]}},
+        "#, which requires itself",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "named"), ENDLESS.values(), ids=ENDLESS.keys())
+def test_grammar_without_a_finite_text_is_refused_by_name(
+    settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        compiled(**settings)
+
+    assert named in str(refused.value)
+    assert refused.value.param == "structured_outputs"
+
+
+def test_optional_part_that_no_value_satisfies_is_never_begun() -> None:
+    """A model that had begun it could not end."""
+    endless = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"$ref": "#/$defs/x"},
+            "b": {"anyOf": [{"$ref": "#/$defs/x"}, {"type": "null"}]},
+            "c": {"type": "array", "items": {"$ref": "#/$defs/x"}},
+        },
+        "additionalProperties": False,
+        "$defs": {"x": endless},
+    }
+
+    grammar = compiled(json=schema)
+
+    assert accepts(grammar, '{"b":null,"c":[]}')
+    for text in ('{"a', '{"b":{', '{"c":[{'):
+        matcher = grammar.start((), max_tokens=None)
+        *begun, last = text.encode()
+        matcher.advance(begun)
+        assert matcher.error is None
+        assert not matcher.masks((), 99)[0, last], text
+
+
 @pytest.mark.parametrize(
     "settings",
-    [{"regex": "(a{100}){100}"}, {"regex": "a{1000000000}"}, {"grammar": 'start: "a" start'}],
+    [
+        {"grammar": 'start: "a" start | "b"'},
+        {"grammar": 'start: one*\none: "a" [start] "b"{1,2} // start: start'},
+        {"grammar": 'start: other\nother: WORD\n  | "(" other ")"\nWORD: /[a-z]+/'},
+        {"grammar": 'root ::= "[" root? "]"'},
+        {"json": {"type": "object", "properties": {"next": {"$ref": "#"}}}},
+        {"json": {"type": "array", "items": {"$ref": "#"}}},
+        {"json": {"anyOf": [{"type": "array", "minItems": 1, "items": {"$ref": "#"}},
+                            {"type": "null"}]}},
+        {"json": {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}},
+                  "required": ["a"]}},
+    ],
+)  # fmt: skip
+def test_grammar_that_comes_back_to_itself_and_may_end_is_taken(settings: dict[str, Any]) -> None:
+    assert compiled(**settings).shortest < 12
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"grammar": 'start: A "a"\nA: /a+/'},
+        {"grammar": 'start: A "a"\nA: /a+/\n%llguidance {"no_forcing": false}'},
+        {"grammar": 'start: "x" "y" | "z" A "a"\nA: /a+/'},
+        {"regex": "za{1000000000}"},
+        {"grammar": 'start: "z" ("a"){1000000}'},
+    ],
 )
-def test_text_that_is_forced_to_be_too_long_counts_in_the_shortest(
-    settings: dict[str, Any],
-) -> None:
-    """The search left no trace of a forced text, and the request ended with none of it."""
-    assert compiled(**settings).shortest == MAX_BYTES
+def test_text_that_is_forced_without_an_end_keeps_no_step(settings: dict[str, Any]) -> None:
+    """The library made out the whole forced text for each mask, and never came back."""
+    matcher = compiled(**settings).start((), max_tokens=None)
+    start = time.thread_time()
+    for token_id in b"zaaaaaaaaa":
+        if matcher.masks((), 100)[0, token_id]:
+            matcher.advance([token_id])
+    assert matcher.masks((), 100)[0, ord("a")]
+    assert time.thread_time() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "start: " + "a[\n" * 16_000,
+        "start: /" + "\\/" * 30_000,
+        "\n" * 60_000 + "x",
+        "root ::= " + '("a"' * 60,
+        'root ::= "a"{' + "9" * 5000 + "}",
+        'root ::= "abc\\',
+        "root ::= #" + "#" * 60_000 + "\n?",
+    ],
+)
+def test_grammar_is_read_once_whatever_is_in_it(grammar: str) -> None:
+    """An expression that went back for each of its starts took half a minute, and the lock."""
+    start = time.thread_time()
+    with pytest.raises(RequestError):
+        grammar_text(StructuredOutputsParams(grammar=grammar), ())
+    assert time.thread_time() - start < 2.0
 
 
 def test_grammar_that_cannot_go_on_allows_nothing() -> None:

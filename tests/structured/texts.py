@@ -12,7 +12,7 @@ from pyvt.testing.fakes import FakeTokenizer
 
 EOS = FakeTokenizer.EOS
 VOCAB_SIZE = 264  # four ids without a text
-COMPILER = GrammarCompiler(FakeTokenizer(), VOCAB_SIZE, FakeTokenizer.eos_token_ids)
+COMPILER = GrammarCompiler(FakeTokenizer(), VOCAB_SIZE, FakeTokenizer.eos_token_ids, timeout_s=60)
 
 
 def compiled(**settings: Any) -> CompiledGrammar:

@@ -1,5 +1,6 @@
 """Buffers of an arena: aligned, apart, and freed with their block."""
 
+import errno
 import gc
 import mmap
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyvt.errors import ConfigError
 from pyvt.mathutil import round_up
+from pyvt.tensor import host_arena
 from pyvt.tensor.host_arena import HostArena
 
 
@@ -75,3 +78,15 @@ def _resident_bytes(address: int) -> int:
         elif is_found and line.startswith("Rss:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("the address is mapped")
+
+
+def test_memory_that_the_system_does_not_give_is_an_error_with_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: object, **settings: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(host_arena.mmap, "mmap", refuse)
+
+    with pytest.raises(ConfigError, match="expected 102 MiB more, got none from the system"):
+        HostArena().take(100 << 20)

@@ -22,10 +22,29 @@ def fake_root(root: Path, files: dict[str, str]) -> Path:
 
 V2 = "sys/fs/cgroup"
 V1 = "sys/fs/cgroup/memory"
+LIMITS = "Limit  Soft Limit  Hard Limit  Units\nMax data size  {}  unlimited  bytes\n"
 CASES = [
     pytest.param({}, 2048, id="nothing-known"),
     pytest.param({"proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4096 kB\n"}, 4, id="system"),
     pytest.param({"proc/meminfo": "MemAvailable: 0 kB\n"}, 2048, id="system-says-zero"),
+    pytest.param(
+        {
+            "proc/meminfo": f"MemAvailable: {64 * 1024} kB\n",
+            "proc/self/limits": LIMITS.format(50 * MIB),
+            "proc/self/status": f"Name:\tpyvt\nVmData:\t{20 * 1024} kB\n",
+        },
+        30,
+        id="limit-of-the-process",
+    ),
+    pytest.param(
+        {
+            "proc/meminfo": f"MemAvailable: {64 * 1024} kB\n",
+            "proc/self/limits": LIMITS.format("unlimited"),
+            "proc/self/status": "VmData:\t1 kB\n",
+        },
+        64,
+        id="process-without-a-limit",
+    ),
     pytest.param(
         {
             "proc/meminfo": "MemAvailable: 0 kB\n",

@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYVT_HOME", str(tmp_path))
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-hybrid"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-hybrid", "tiny-hybrid-dense"])
 @pytest.mark.parametrize("mix", ["q4_k_m", "bf16"])
 def test_file_of_a_shape_runs(shape: str, mix: str) -> None:
     path = ShapeModel.named(f"shape:{shape}:{mix}").gguf()

@@ -60,7 +60,7 @@ def test_drafts_are_those_of_the_head_run_anew(
 ) -> None:
     cache = allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE, 2)
     config = engine_config(
-        "tiny", max_model_len=64, max_num_seqs=4, method="mtp", num_speculative_tokens=3
+        "tiny", max_model_len=64, max_num_seqs=4, speculation="mtp", num_speculative_tokens=3
     )
     runner = ModelRunner(model, cache, config)
     assert isinstance(runner.drafter, HeadDrafter)

@@ -182,19 +182,45 @@ def test_steps_that_verify_share_a_plan_however_the_drafts_are_shared_out(
     assert (runner.num_replays, len(backend.plans)) == (3, 1)
 
 
+def test_short_ends_of_prompts_share_a_plan_with_a_head_of_one_row(
+    model: DecoderForCausalLM, backend: RecordingBackend
+) -> None:
+    specs = model.kv_cache_specs()
+    eager_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    plan_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    runner = _runner(model, backend)
+
+    for turn in range(3):
+        steps = [
+            _verify_step(model, (4 * turn,), (4,), caches) for caches in (eager_caches, plan_caches)
+        ]
+        for step in steps:
+            step.batch.logits_indices = np.array([3], np.int32)
+        want = model.forward(steps[0].input_ids, steps[0].batch)
+        got = runner.forward(steps[1])
+        np.testing.assert_array_equal(got, want)
+        logits = runner.logits(steps[1], got)
+        np.testing.assert_array_equal(logits, model.compute_logits(want[3:]))
+        started = runner.start_greedy(steps[1])
+        assert started is not None
+        assert [found.tolist() for found in started.arrays()] == [[0], logits.argmax(1).tolist()]
+
+    assert (runner.num_replays, len(backend.plans)) == (2, 1)
+
+
 def test_shape_that_was_used_longest_ago_loses_its_plan(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
     caches = allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE).layers
     runner = _runner(model, backend)
-    runner._recorded = {(0, i): None for i in range(MAX_PLANS - 1)}
+    runner._recorded = {(0, i, i): None for i in range(MAX_PLANS - 1)}
 
     for num_reqs in (1, 2, 1, 2):
         runner.forward(_step(model, num_reqs, 1, caches))
 
     assert len(runner._recorded) == MAX_PLANS
-    assert list(runner._recorded)[-2:] == [(1, 1), (2, 2)]
-    assert (0, 0) not in runner._recorded
+    assert list(runner._recorded)[-2:] == [(1, 1, 1), (2, 2, 2)]
+    assert (0, 0, 0) not in runner._recorded
     assert (len(backend.plans), runner.num_replays) == (2, 2)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.worker.logprobs import prompt_logprobs, token_logprobs
+from pyvt.worker.logprobs import prompt_logprobs, token_entries, top_entries
 
 VOCAB_SIZE = 151_936
 
@@ -40,7 +40,9 @@ def test_entries_do_not_depend_on_how_many_are_asked_for() -> None:
     logits = np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
     token_ids = np.array([4, 9, 2])
 
-    few, many = (token_logprobs(logits, token_ids, [num] * 3) for num in (1, 20))
+    few, many = (
+        token_entries(token_ids, top_entries(logits, token_ids, num), [num] * 3) for num in (1, 20)
+    )
 
     assert [e.logprob for e in few] == [e.logprob for e in many]
     assert [e.top[0] for e in few] == [e.top[0] for e in many]
@@ -50,7 +52,8 @@ def test_masked_tokens_are_left_out() -> None:
     logits = np.full((1, 6), -np.inf, np.float32)
     logits[0, [1, 4]] = [2.0, 2.0]
 
-    (entry,) = token_logprobs(logits, np.array([4]), [5])
+    token_ids = np.array([4])
+    (entry,) = token_entries(token_ids, top_entries(logits, token_ids, 5), [5])
 
     assert [i for i, _ in entry.top] == [1, 4]
     assert (entry.rank, round(entry.logprob, 5)) == (2, -0.69315)

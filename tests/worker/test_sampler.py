@@ -8,7 +8,7 @@ import pytest
 from pyvt import ops
 from pyvt.worker.input_batch import InputBatch, LogitsRow
 from pyvt.worker.logits_rows import process
-from pyvt.worker.sampler import Sampled, sample
+from pyvt.worker.sampler import Sampled, start_sampling
 from tests.worker.steps import new_request
 
 VOCAB_SIZE = 20
@@ -30,12 +30,8 @@ def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) 
     rows = InputBatch(max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
     for i, setting in enumerate(settings):
         rows.add(new_request(str(i), setting.pop("prompt", PROMPT), **setting))
-    return sample(
-        logits,
-        [LogitsRow(rows[str(i)]) for i in range(len(settings))],
-        rows,
-        is_processed=is_processed,
-    )
+    wanted = [LogitsRow(rows[str(i)]) for i in range(len(settings))]
+    return start_sampling(logits, wanted, rows, is_processed=is_processed).finish()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +103,8 @@ def test_draws_follow_the_temperature() -> None:
     for seed in seeds:
         rows.add(new_request(str(seed), PROMPT, temperature=2.0, seed=seed))
 
-    result = sample(_logits(400), [LogitsRow(rows[str(seed)]) for seed in seeds], rows)
+    wanted = [LogitsRow(rows[str(seed)]) for seed in seeds]
+    result = start_sampling(_logits(400), wanted, rows).finish()
 
     counts = np.bincount(list(_tokens(result).values()), minlength=VOCAB_SIZE)
     wanted = np.exp(ops.log_softmax(_logits() / np.float32(2)))[0] * 400
@@ -221,3 +218,23 @@ def test_drafts_ahead_of_a_row_count_as_generated() -> None:
     assert processed[:, 2].tolist() == [bias[2], bias[2], -np.inf, bias[2]]
     assert request.output_counts is not None
     assert not request.output_counts.any()
+
+
+@pytest.mark.parametrize(("bad", "given", "has_failed"), [(0, (), True), (1, (5,), False),
+                                                          (2, (5, 6), False)])  # fmt: skip
+def test_drafts_that_were_right_before_a_bad_row_are_given_out(
+    bad: int, given: tuple[int, ...], has_failed: bool
+) -> None:
+    """They were dropped with the request, which without speculation had got them."""
+    rows = InputBatch(max_num_seqs=2, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
+    rows.add(new_request("p", PROMPT, logprobs=0))
+    wanted = [LogitsRow(rows["p"], (5, 6)[:i]) for i in range(3)]
+    logits = np.zeros((3, VOCAB_SIZE), np.float32)
+    logits[[0, 1, 2], [5, 6, 7]] = 1
+    logits[bad, 3] = np.nan
+
+    result = start_sampling(logits, wanted, rows).finish()
+
+    assert result.token_ids.get("p", ()) == given
+    assert ("p" in result.errors) is has_failed
+    assert [entry.token_id for entry in result.logprobs.get("p", ())] == list(given)

@@ -77,7 +77,7 @@ inline void read_state(const DeltaTokens& run, const Block& block, const Place& 
   for (int64_t i = 0; i < run.key_size; ++i) {
     const simd::Vec k = simd::set1(run.k[i]), q = simd::set1(run.q[i]);
     const float* row = from.data + i * from.stride;
-    if (ahead != nullptr) prefetch_row(ahead + i * run.row_stride, block.columns());
+    if (ahead != nullptr && i % 2 == 0) prefetch_row(ahead + i * run.row_stride, block.columns());
 #pragma GCC unroll 4
     for (int j = 0; j < Block::kNumVectors; ++j) sums.add(j, block.load(row, j), k, q);
   }
@@ -88,7 +88,7 @@ inline void read_state(const DeltaTokens& run, const Block& block, const Place& 
 template <bool kIsRead, typename Block>
 inline void update_state(const DeltaTokens& run, const Block& block, int64_t t, const Place& from,
                          const Place& to, const simd::Vec (&delta)[Block::kNumVectors],
-                         Reads<Block>* reads) {
+                         const float* ahead, Reads<Block>* reads) {
   const float* k = run.k + t * run.key_size;
   const float* next_k = kIsRead ? k + run.key_size : nullptr;
   const float* next_q = kIsRead ? run.q + (t + 1) * run.key_size : nullptr;
@@ -100,6 +100,7 @@ inline void update_state(const DeltaTokens& run, const Block& block, int64_t t, 
     const simd::Vec key = simd::set1(k[i]);
     const simd::Vec next_key = kIsRead ? simd::set1(next_k[i]) : key;
     const simd::Vec next_query = kIsRead ? simd::set1(next_q[i]) : key;
+    if (ahead != nullptr && i % 2 == 1) prefetch_row(ahead + i * run.row_stride, block.columns());
     const float* row = from.data + i * from.stride;
     float* row_to = to.data + i * to.stride;
 #pragma GCC unroll 4
@@ -135,9 +136,9 @@ inline void run_block(const DeltaTokens& run, const Block& block, int64_t column
     float* kept = run.kept[t];
     const Place to = kept == nullptr ? work : Place{kept + column, run.row_stride};
     if (t + 1 < run.num_tokens) {
-      update_state<true>(run, block, t, from, to, delta, &reads);
+      update_state<true>(run, block, t, from, to, delta, t == 0 ? ahead : nullptr, &reads);
     } else if (kept != nullptr || run.goes_on) {
-      update_state<false>(run, block, t, from, to, delta, &reads);
+      update_state<false>(run, block, t, from, to, delta, t == 0 ? ahead : nullptr, &reads);
     }
     from = to;
   }

@@ -12,18 +12,21 @@
 //             may wrap on the way: what has to fit is a whole sum, |code| · 127 · columns / 2: 4
 //             bits 30480; 5 bits in two halves 31496, or less 16 whole 32512; 6 bits less 32 in
 //             groups of 16 32512. Scales that are NaN or infinite give what the formula gives
-// work        one tile of 16 outputs and 1, 2 or 4 rows a call; a lane owns an output
+// work        one tile of 16 outputs and 1, 2 or 4 rows a call, or one row and four tiles; a lane
+//             owns an output
 // traffic     direct: the tile once, read as packed; one row runs at 87-128 % of a plain read loop
 //             in every format. Panel: 640 B or so for each 32 columns from L2, shared by 4 rows;
 //             bound by the multiply-add pipes. Share of the loop vpmaddubsw + vpmaddwd + vpaddd
 //             with 256 rows, unpacking included: Q8_0 49-71 %, Q4_0 70-85, Q4_1 82-105, Q5_0 71-85,
 //             Q5_1 76-105, Q4_K 88-110, Q5_K 67-81, Q6_K 66-81. (csrc/bench/int8_bench.cpp: medians
 //             of 7 over K = 576, 1024, 3072, in two runs on a machine that was never quiet.)
+//             Four tiles that lie apart, a block of each in turn and no prefetch, against one tile
+//             after the other: Q8_0 1.03-1.33, Q4_1 1.17-1.34 times as fast by the hour (a plain
+//             read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7
 // tried       prefetch, two runs: 1 KiB ahead 83-107 % of the read loop, 2 KiB 94-131, 3 KiB
-// 81-130.
-//             Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K 66-82
-//             %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers, 14
-//             moves to the stack in a panel kernel instead of 2
+//             81-130. Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K
+//             66-82 %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers,
+//             14 moves to the stack in a panel kernel instead of 2
 // source      ggml ggml_vec_dot_*_q8_*; the order is that of pyvt/ops/quant_gguf.py
 #pragma once
 
@@ -296,7 +299,7 @@ PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
 }
 
 // 32 columns of a packed block; across blocks, row m meets the m-th 32 columns after them.
-template <class Format, bool kAcrossBlocks>
+template <class Format, bool kAcrossBlocks, bool kIsPrefetched = true>
 struct PackedView {
   static constexpr bool kIsPanel = false, kIsAcrossBlocks = kAcrossBlocks;
   static constexpr int kSubBytes = Format::kTileBlockBytes * kBlockCols / Format::kFileCols;
@@ -306,6 +309,7 @@ struct PackedView {
 
   // The j-th share of what lies ahead, so that loads are spread over the arithmetic.
   PYVT_INLINE void prefetch(int j) const {
+    if constexpr (!kIsPrefetched) return;
     const uint8_t* ahead = block.p + first * kSubBytes + kPrefetchAhead;
     for (int line = kLines * j / kQuads; line < kLines * (j + 1) / kQuads; ++line) {
       simd::prefetch_line(ahead + line * 64);
@@ -422,6 +426,28 @@ PYVT_KERNEL void direct_product(const uint8_t* tile, int64_t num_cols, const Q8R
   store_sums<kRows>(sums, out, ldo);
 }
 
+// One row with kStreams tiles that lie apart, a block of each in turn.
+template <class Format>
+PYVT_KERNEL void stream_product(const uint8_t* tile, int64_t apart, int64_t num_cols,
+                                const Q8Rows& rows, int64_t m0, float* out) {
+  using Sums = simd::Kept<simd::Floats, 1>;
+  static_assert(Format::kFileCols == kBlockCols, "blocks of a size that streams are read in");
+  for (int i = 0; i < kStreams; ++i) simd::store_floats(out + i * kTileRows, simd::zero_floats());
+  Activations a(rows, m0);
+  const uint8_t* end = tile + num_cols / kBlockCols * Format::kTileBlockBytes;
+  for (; tile != end; tile += Format::kTileBlockBytes) {
+    for (int i = 0; i < kStreams; ++i) {
+      const typename Format::Block block(tile + i * apart);
+      simd::Floats memory[Sums::kMemory];
+      Sums sums(memory);
+      sums.set(0, simd::load_floats(out + i * kTileRows));
+      add_block<Format, 1>(PackedView<Format, false, false>{block, 0}, a, sums);
+      simd::store_floats(out + i * kTileRows, sums.get(0));
+    }
+    a.skip(1);
+  }
+}
+
 template <class Format, int kRows>
 PYVT_KERNEL void panel_product(const uint8_t* panel, int64_t num_cols, const Q8Rows& rows,
                                int64_t m0, float* out, int64_t ldo, bool is_first) {
@@ -507,6 +533,7 @@ inline Int8Format int8_format() {
   format.direct[0] = &direct_product<Format, 1>;
   format.direct[1] = &direct_product<Format, 2>;
   format.direct[2] = &direct_product<Format, 4>;
+  if constexpr (Format::kFileCols == kBlockCols) format.streams = &stream_product<Format>;
   format.panel_bytes = &panel_bytes<Format>;
   format.unpack_panel = &unpack_panel<Format>;
   format.panel[0] = &panel_product<Format, 1>;

@@ -11,6 +11,9 @@
 //             weights from L1/L2, bound by fma at 6 rows (12 sums of 8 lanes in 16 registers)
 // tried       4 groups of 8 rows in a tile, 3 rows of x: spills, half of the speed; prefetch of
 //             4 KiB: slower; 2 to 4 tiles side by side in place of the prefetch: equal
+#include <iterator>
+#include <utility>
+
 #include "cpu/simd/level.h"
 
 namespace pyvt::cpu::PYVT_ISA {
@@ -156,15 +159,21 @@ void finish_rows(void* to, int64_t stride_bytes, const float* sums, const float*
   }
 }
 
+template <typename W, bool kPrefetch, size_t... kSteps>
+inline void fill_products(decltype(FloatFormat::direct)& products, std::index_sequence<kSteps...>) {
+  ((products[kSteps] = &float_product<W, static_cast<int>(kFloatSteps[kSteps]), kPrefetch>), ...);
+}
+template <typename W, bool kPrefetch>
+inline void fill_products(decltype(FloatFormat::direct)& products) {
+  fill_products<W, kPrefetch>(products, std::make_index_sequence<std::size(kFloatSteps)>{});
+}
+
 template <typename W>
 inline FloatFormat float_format() {
   FloatFormat format = {};
   format.word_cols = Word<W>::kCols;
   format.pack_tile = &pack_words<static_cast<int>(sizeof(W))>;
-  format.direct[0] = &float_product<W, 1, true>;
-  format.direct[1] = &float_product<W, 2, true>;
-  format.direct[2] = &float_product<W, 4, true>;
-  format.direct[3] = &float_product<W, 6, true>;
+  fill_products<W, true>(format.direct);
   return format;
 }
 
@@ -179,10 +188,7 @@ void fill_linear(KernelTable& table) {
     table.widen_row[type.index] = &widen_row<T>;
     table.finish_rows[type.index] = &finish_rows<T>;
   });
-  table.float_panel[0] = &float_product<float, 1, false>;
-  table.float_panel[1] = &float_product<float, 2, false>;
-  table.float_panel[2] = &float_product<float, 4, false>;
-  table.float_panel[3] = &float_product<float, 6, false>;
+  fill_products<float, false>(table.float_panel);
 }
 
 }  // namespace pyvt::cpu::PYVT_ISA

@@ -2,6 +2,9 @@
 // sorted by expert, so that an expert's tiles meet all of its rows at once; which experts run is
 // read at each call. A row's bits do not depend on its neighbours: products are those of linear
 // layers, and a token's experts are added in the order of its ids.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -76,6 +79,24 @@ struct Prepared {
 template <typename T>
 T value_at(const TensorView& view, int64_t t, int64_t k) {
   return view.as<T>()[t * view.stride[0] + k * view.stride[1]];
+}
+
+// Asks the system to read the matrix of an expert that lies in a mapped file, all of it and no
+// more: a fault by itself reads megabytes around the page, most of them of other experts. Memory
+// that is no file stays as it is.
+void read_ahead(const TensorView& stack, int64_t expert) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const TensorView matrix = slice(stack, expert);
+  const auto begin = reinterpret_cast<uintptr_t>(matrix.data) / page * page;
+  const auto end =
+      reinterpret_cast<uintptr_t>(matrix.data) +
+      static_cast<uintptr_t>(matrix.shape[0] * matrix.stride[0] * item_bytes(matrix.dtype));
+  if (matrix.stride[0] > 0) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+}
+
+void read_ahead(const ExpertStack& stack, int64_t expert) {
+  if (stack.plain.has_value()) read_ahead(stack.plain, expert);
+  if (stack.blocks.blocks.has_value()) read_ahead(stack.blocks.blocks, expert);
 }
 
 // The rows [first, first + num_rows) of the sorted ones are those of an expert.
@@ -156,6 +177,10 @@ class ExpertsCall {
       ++starts[id + 1];
     }
     groups_.clear();
+    for (int64_t e = 0; e < num_experts; ++e) {
+      if (starts[e + 1] == 0) continue;
+      for (const ExpertStack* stack : stacks_) read_ahead(*stack, e);
+    }
     for (int64_t e = 0; e < num_experts; ++e) {
       if (starts[e + 1] > 0) groups_.push_back(group_of(e, starts[e], starts[e + 1]));
       starts[e + 1] += starts[e];

@@ -67,6 +67,13 @@ class Product {
         widen();
       }
       const int64_t products = kTileRows * std::max<int64_t>(1, tiles_.num_cols) * num_rows_;
+      const int streams = num_rows_ == 1 ? product_.num_streams() : 1;
+      if (streams > 1) {
+        apart_ = tiles_.num_tiles() / streams;
+        parallel_for(apart_ + tiles_.num_tiles() % streams, kGrainProducts / streams / products + 1,
+                     [&](int64_t begin, int64_t end) { run_streams(begin, end); });
+        continue;
+      }
       parallel_for(tiles_.num_tiles(), kGrainProducts / products + 1,
                    [&](int64_t begin, int64_t end) { run_tiles(begin, end); });
     }
@@ -133,6 +140,18 @@ class Product {
     }
   }
 
+  // Item i is the tiles i, i + apart_, …, so that a thread reads some runs of memory at once; the
+  // last items are the tiles that are left over.
+  void run_streams(int64_t begin, int64_t end) const {
+    float* sums = scratch<float>(kSums, kStreams * kTileRows);
+    for (int64_t item = begin; item < std::min(end, apart_); ++item) {
+      product_.run_apart(item, apart_, rows_, sums);
+      for (int i = 0; i < kStreams; ++i) finish(item + i * apart_, sums + i * kTileRows);
+    }
+    const int64_t rest = (kStreams - 1) * apart_;
+    if (end > apart_) run_tiles(std::max(begin, apart_) + rest, end + rest);
+  }
+
   void finish(int64_t tile, const float* sums) const {
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(kTileRows, tiles_.num_rows - first);
@@ -169,6 +188,7 @@ class Product {
 
   // The block of rows at hand, and its activations.
   int64_t first_row_ = 0, num_rows_ = 0;
+  int64_t apart_ = 0;  // tiles between the streams of one row
   ActivationRows rows_;
 };
 

@@ -28,7 +28,6 @@ constexpr int64_t kMaxDirectFloatRows = 7;
 // Scratch that a product takes of its thread; launchers use other slots.
 enum TileSlot { kPanelSlot = 6, kTileSlot = 7 };
 
-constexpr int64_t kFloatSteps[] = {1, 2, 4, 6};
 constexpr int64_t kDirectSteps[] = {1, 2, 4};
 constexpr int64_t kPanelSteps[] = {1, 4};
 
@@ -39,6 +38,16 @@ void for_steps(const int64_t (&steps)[kCount], int64_t num_rows, F&& f) {
   for (int64_t m = 0; m < num_rows; m += steps[i]) {
     while (steps[i] > num_rows - m) --i;
     f(i, m);
+  }
+}
+
+// The same for kernels of floats.
+template <typename F>
+void for_float_steps(int64_t num_rows, F&& f) {
+  for (int64_t m = 0; m < num_rows;) {
+    const size_t i = float_step(num_rows - m);
+    f(i, m);
+    m += kFloatSteps[i];
   }
 }
 
@@ -106,6 +115,19 @@ class TileProduct {
     }
   }
 
+  // Tiles that one row is best given to at once, with `run_apart`.
+  int num_streams() const {
+    const bool has = is_q8_ && tiles_.is_packed() && tiles_.format.int8->streams != nullptr;
+    return has ? kStreams : 1;
+  }
+
+  // Writes the products of one row with the tiles `tile`, `tile` + `apart`, …: sums [kStreams][16].
+  void run_apart(int64_t tile, int64_t apart, const ActivationRows& rows, float* sums) const {
+    const int64_t cols = tiles_.num_cols;
+    tiles_.format.int8->streams(whole_tile(tile), apart * tiles_.format.tile_bytes(cols), cols,
+                                rows.q8, 0, sums);
+  }
+
  private:
   void add_float(int64_t tile, const ActivationRows& rows, int64_t num_rows, float* sums) const {
     const FloatFormat& format = *tiles_.format.floats;
@@ -117,25 +139,32 @@ class TileProduct {
     for (int64_t k = 0; k == 0 || k < cols; k += step) {
       const int64_t count = std::min(step, cols - k);
       const uint8_t* words = tiles_.columns(tile, k, k + count, packed);
-      if (is_direct) {
-        for_steps(kFloatSteps, num_rows, [&](size_t i, int64_t m) {
-          format.direct[i](words, count, rows.x + m * rows.ldx + k, rows.ldx, sums + m * kTileRows,
-                           kTileRows, k == 0);
-        });
+      if (is_direct || format.unpack_panel == nullptr) {
+        add_words(words, k, count, rows, num_rows, sums);
         continue;
       }
-      if (format.unpack_panel != nullptr) {
-        float* panel = scratch<float>(kPanelSlot, kPanelCols * kTileRows);
-        format.unpack_panel(words, count, panel);
-        words = reinterpret_cast<const uint8_t*>(panel);
-      }
-      add_panel(words, k, count, rows, num_rows, sums);
+      float* panel = scratch<float>(kPanelSlot, kPanelCols * kTileRows);
+      format.unpack_panel(words, count, panel);
+      add_panel(reinterpret_cast<const uint8_t*>(panel), k, count, rows, num_rows, sums);
     }
+  }
+
+  // Words of floats as they are packed. The first rows fetch them, ahead of use; where the words
+  // are a panel too, those after them find them in the cache.
+  void add_words(const uint8_t* words, int64_t k, int64_t count, const ActivationRows& rows,
+                 int64_t num_rows, float* sums) const {
+    const FloatFormat& format = *tiles_.format.floats;
+    for_float_steps(num_rows, [&](size_t i, int64_t m) {
+      const bool is_cached = m > 0 && format.unpack_panel == nullptr;
+      const auto product = is_cached ? table_.float_panel[i] : format.direct[i];
+      product(words, count, rows.x + m * rows.ldx + k, rows.ldx, sums + m * kTileRows, kTileRows,
+              k == 0);
+    });
   }
 
   void add_panel(const uint8_t* panel, int64_t k, int64_t count, const ActivationRows& rows,
                  int64_t num_rows, float* sums) const {
-    for_steps(kFloatSteps, num_rows, [&](size_t i, int64_t m) {
+    for_float_steps(num_rows, [&](size_t i, int64_t m) {
       table_.float_panel[i](panel, count, rows.x + m * rows.ldx + k, rows.ldx, sums + m * kTileRows,
                             kTileRows, k == 0);
     });

@@ -6,7 +6,7 @@
 // that of pyvt/ops/block_formats.py, in the same order.
 #pragma once
 
-#include "cuda/device/types.cuh"
+#include "cuda/device/grids.cuh"
 
 namespace pyvt::cuda {
 
@@ -53,7 +53,8 @@ struct Block {
                                   kFormat == DType::kQ2_K || kFormat == DType::kQ4_K ||
                                   kFormat == DType::kQ5_K;
   static constexpr bool kHasHalves = kFormat == DType::kQ2_K || kFormat == DType::kQ3_K ||
-                                     kFormat == DType::kQ6_K || kFormat == DType::kNVFP4 ||
+                                     kFormat == DType::kQ6_K || kFormat == DType::kIQ2_XS ||
+                                     kFormat == DType::kIQ2_S || kFormat == DType::kNVFP4 ||
                                      kFormat == DType::kNVFP4_G128 || kFormat == DType::kNVFP4_G32;
 };
 
@@ -72,41 +73,6 @@ PYVT_DEVICE float f32_of_bits(uint32_t bits) {
   return value;
 }
 
-// kCount words from an address that is a multiple of kAlign. Where that is below 4, whole words
-// around them are read; each holds a byte that was asked for.
-template <int kAlign, int kCount>
-PYVT_DEVICE void load_words(const uint8_t* data, uint32_t (&words)[kCount]) {
-  if constexpr (kAlign == 16 && kCount % 4 == 0) {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(data + 4 * i);
-      words[i] = raw.x;
-      words[i + 1] = raw.y;
-      words[i + 2] = raw.z;
-      words[i + 3] = raw.w;
-    }
-  } else if constexpr (kAlign >= 4) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) words[i] = *reinterpret_cast<const uint32_t*>(data + 4 * i);
-  } else {
-    const auto at = reinterpret_cast<uintptr_t>(data);
-    const auto* whole = reinterpret_cast<const uint32_t*>(at - at % 4);
-    const int shift = static_cast<int>(at % 4) * 8;
-    uint64_t both = whole[0];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i + 1 < kCount || shift != 0) both |= static_cast<uint64_t>(whole[i + 1]) << 32;
-      words[i] = static_cast<uint32_t>(both >> shift);
-      both >>= 32;
-    }
-  }
-}
-
-template <int kAlign>
-PYVT_DEVICE float f16_at(const uint8_t* p) {
-  if constexpr (kAlign >= 2) return load(*reinterpret_cast<const f16*>(p));
-  return load(f16{static_cast<uint16_t>(p[0] | p[1] << 8)});
-}
 template <int kAlign>
 PYVT_DEVICE float f32_at(const uint8_t* p) {
   uint32_t word[1];
@@ -119,25 +85,6 @@ PYVT_DEVICE uint32_t minus_bytes(uint32_t a, uint32_t b) {
   return ((a | 0x80808080u) - (b & 0x7f7f7f7fu)) ^ ((a ^ ~b) & 0x80808080u);
 }
 PYVT_DEVICE uint32_t repeat(uint32_t byte) { return byte * 0x01010101u; }
-
-// Four bits as the fifth bits of four bytes.
-PYVT_DEVICE uint32_t fifth_bits(uint32_t bits) {
-  return ((bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21) << 4;
-}
-
-// The bytes of (low, high) that the four low nibbles of `selector` name.
-PYVT_DEVICE uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t selector) {
-#ifdef PYVT_CUDA_EMU
-  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
-  uint32_t found = 0;
-  for (int i = 0; i < 4; ++i) {
-    found |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
-  }
-  return found;
-#else
-  return __byte_perm(low, high, selector);
-#endif
-}
 
 // Sixteen levels, int8 each, looked up by the low nibble of each byte.
 PYVT_DEVICE uint32_t levels_of(uint32_t nibbles, uint64_t low, uint64_t high) {
@@ -210,7 +157,7 @@ PYVT_DEVICE void decode_legacy(const uint8_t* block, Group* out) {
     uint32_t bits[1];
     load_words<kAlign>(rest, bits);
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) out->words[i] |= fifth_bits(bits[0] >> 4 * i & 15);
+    for (int i = 0; i < kWords; ++i) out->words[i] |= lowest_bits(bits[0] >> 4 * i & 15) << 4;
   }
   if constexpr (!kHasMin) subtract(out->words, kHasFifth ? 16 : 8);
   set_scale(out, f16_at<2>(block), kHasMin ? f16_at<2>(block + 2) : 0.0f);
@@ -363,6 +310,9 @@ PYVT_DEVICE void decode_group(const uint8_t* block, int g, Group* out) {
     decode_q6_k(block, g, out);
   } else if constexpr (kFormat == DType::kIQ4_NL) {
     decode_levels<false, 2>(block + 2, f16_at<2>(block), out);
+  } else if constexpr (kHasGrid<kFormat>) {
+    decode_grid<kFormat>(block, g, out->words, out->scale);
+    out->min[0] = out->min[1] = 0.0f;
   } else if constexpr (kFormat == DType::kIQ4_XS) {
     const int low = block[4 + g / 2] >> 4 * (g % 2) & 15;
     const int high = block[2 + g / 4] >> 2 * (g % 4) & 3;

@@ -50,6 +50,7 @@ struct Machine {
   Body body{};
   std::string failure;
   uint64_t random = 0;
+  std::map<std::string, uint64_t> tensor_core_uses;
 
   Machine() {
     const char* text = std::getenv("PYVT_EMU_SEED");
@@ -270,6 +271,8 @@ void warp_collective(uint32_t mask, Resolve resolve, void* own, const char* file
     lanes[lane] = other.own;
   }
   resolve(lanes);
+  // Only mma.cuh, mma_int8.cuh and mma_tf32.cuh have such collectives.
+  if (std::strstr(file, "/mma") != nullptr) ++m.tensor_core_uses[m.body.name];
   for (unsigned lane = 0; lane < kWarpSize; ++lane) {
     if (lanes[lane] != nullptr) m.threads[first + lane]->state = State::kReady;
   }
@@ -294,5 +297,7 @@ void* dynamic_shared() { return machine().shared_start(); }
 int lane_id() { return static_cast<int>(machine().current % kWarpSize); }
 
 void seed(uint64_t value) { machine().random = value; }
+
+const std::map<std::string, uint64_t>& tensor_core_uses() { return machine().tensor_core_uses; }
 
 }  // namespace pyvt::emu

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -62,5 +63,8 @@ int lane_id();
 
 // Starts the shuffles anew from a seed.
 void seed(uint64_t value);
+
+// How often warps used tensor cores, by op, since the process began.
+const std::map<std::string, uint64_t>& tensor_core_uses();
 
 }  // namespace pyvt::emu

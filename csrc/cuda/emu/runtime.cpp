@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 using Work = std::function<void()>;
@@ -34,6 +35,7 @@ constexpr size_t kDefaultLimit = size_t{4} << 30;
 struct Runtime {
   std::recursive_mutex mutex;
   std::unordered_map<void*, size_t> sizes;
+  std::unordered_set<EmuStream*> streams;
   size_t used = 0, limit = kDefaultLimit;
   std::string failure;
   cudaError_t status = cudaSuccess;
@@ -51,10 +53,11 @@ Runtime& runtime() {
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-// Runs what a stream has to do. A failure leaves the rest out, as on a device.
-cudaError_t drain(EmuStream* stream) {
+// Runs what a stream has to do, no more of it once `is_done`. A failure leaves the rest out, as on
+// a device.
+cudaError_t drain(EmuStream* stream, const bool& is_done = false) {
   Runtime& r = runtime();
-  while (!stream->waiting.empty()) {
+  while (!stream->waiting.empty() && !is_done) {
     const Work work = std::move(stream->waiting.front());
     stream->waiting.pop_front();
     try {
@@ -116,10 +119,15 @@ cudaError_t cudaFree(void* data) {
   const Lock lock(r.mutex);
   const auto known = r.sizes.find(data);
   if (known == r.sizes.end()) return data == nullptr ? cudaSuccess : cudaErrorInvalidValue;
+  // As on a device: what is queued may use the memory.
+  cudaError_t status = cudaSuccess;
+  for (EmuStream* stream : r.streams) {
+    if (drain(stream) != cudaSuccess) status = cudaErrorLaunchFailure;
+  }
   r.used -= known->second;
   r.sizes.erase(known);
   std::free(data);
-  return cudaSuccess;
+  return status;
 }
 
 cudaError_t cudaMallocHost(void** data, size_t size) {
@@ -156,13 +164,16 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t size, cudaStream_t str
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  const Lock lock(runtime().mutex);
   *stream = new EmuStream;
+  runtime().streams.insert(*stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(runtime().mutex);
   const cudaError_t status = drain(stream);
+  runtime().streams.erase(stream);
   delete stream;
   return status;
 }
@@ -201,7 +212,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Lock lock(runtime().mutex);
-  return *event->is_done ? cudaSuccess : drain(event->stream);
+  const std::shared_ptr<bool> is_done = event->is_done;
+  return *is_done ? cudaSuccess : drain(event->stream, *is_done);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from pyvt.backends.supports import supports_op
-from pyvt.dispatch.backend import Backend, Plan, add_backend
+from pyvt.dispatch.backend import Backend, Graph, TensorGroup, add_backend
 from pyvt.dispatch.table import Candidate
 from pyvt.dispatch.table import register as register_kernel
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -33,6 +33,9 @@ class _Graph:
     def run(self) -> None:
         self._graph.run()
 
+    def abandon(self) -> None:
+        self._graph.abandon()
+
     def __len__(self) -> int:
         return len(self._graph)
 
@@ -48,6 +51,11 @@ class CudaDevice:
         """Return a copy of a host array on the device."""
         return self._module.upload(array)
 
+    def upload_together(self, arrays: list[Any]) -> TensorGroup:
+        """Return copies of host arrays in one buffer, which one copy fills."""
+        group: TensorGroup = self._module.TensorGroup(arrays)
+        return group
+
     def place(self, weight: Any) -> Any:
         """Return a weight or an array on the device; what is there already stays itself."""
         if isinstance(weight, QuantTensor):
@@ -59,18 +67,22 @@ class CudaDevice:
             )
         return weight if hasattr(weight, "device_type") else self.upload(weight)
 
-    def graph(self) -> Plan:
+    def graph(self) -> Graph:
         """Return a new graph; the graphs of a device run one at a time and share their memory."""
         if self._pool is None:
             self._pool = self._module.Pool()
+            # Opens cuBLAS, which may not happen in the middle of a capture.
+            self._module.why_no_cublas()
         return _Graph(self._module, self._pool)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a new tensor of zeros."""
         return self._module.zeros(shape, dtype)
 
-    def memory(self) -> tuple[int, int]:
-        """Return the free and all bytes of the device."""
+    def memory(self, *, is_trimmed: bool = True) -> tuple[int, int]:
+        """Return the free and all bytes; trimmed, what is kept for later ops is given back."""
+        if is_trimmed:
+            self._module.trim()
         free, total = self._module.memory()
         return int(free), int(total)
 

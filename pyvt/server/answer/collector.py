@@ -47,9 +47,12 @@ class Answer:
     reasoning: list[str] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     _parser: AnswerParser = field(init=False)
+    _is_plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self._parser = self.form.parser()
+        form = self.form
+        self._parser = form.parser()
+        self._is_plain = form.tags is None and form.dialect is None and not form.stop
 
     @property
     def is_done(self) -> bool:
@@ -58,10 +61,12 @@ class Answer:
 
     def take(self, new: CompletionOutput) -> list[Event]:
         """Add what is new; return its events. Nothing may come after the end."""
-        was_reasoning = self._parser.is_reasoning
-        events = self._parser.push(new.text)
         self.num_tokens += len(new.token_ids)
         self.token_ids += new.token_ids
+        if self._is_plain and new.finish_reason is None:
+            return self._text(new)
+        was_reasoning = self._parser.is_reasoning
+        events = self._parser.push(new.text)
         if was_reasoning or self._parser.is_reasoning:
             self.num_reasoning_tokens = self.num_tokens
         self.logprobs += new.logprobs or ()
@@ -77,6 +82,15 @@ class Answer:
             events = merged(events)
         self._keep(events)
         return events
+
+    def _text(self, new: CompletionOutput) -> list[Event]:
+        """Add text in which nothing is looked for."""
+        if new.logprobs is not None:
+            self.logprobs += new.logprobs
+        if not new.text:
+            return []
+        self.content.append(new.text)
+        return [Content(new.text)]
 
     def _cut(self, events: list[Event]) -> list[Event]:
         """Return the events before a second call; where there is one, the answer ends."""

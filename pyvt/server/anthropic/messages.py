@@ -5,7 +5,7 @@ A stream is ``message_start``; for each block ``content_block_start``, deltas an
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from pyvt.server.anthropic.translate import NAMES, as_chat
 from pyvt.server.chats import prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of
 from pyvt.server.fields import checked
-from pyvt.server.generation import Generation, usage_of
+from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
 from pyvt.server.sse import until_client_leaves
@@ -83,9 +83,10 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """Read to the end; return the body."""
-        async for step in self.generation.steps():
-            for _ in self.blocks.push(step.events):
-                pass
+        async for steps in self.generation.steps():
+            for step in steps:
+                for _ in self.blocks.push(step.events):
+                    pass
         (answer,) = self.generation.answers
         if warnings := [*self._warnings, *self.generation.warnings]:
             self._message["warnings"] = warnings
@@ -97,13 +98,11 @@ class _Writer:
         try:
             # The number of prompt tokens is known with the first output.
             start: bytes | None = None
-            async for step in self.generation.steps():
+            async for steps in self.generation.steps():
+                data = b"".join(event for step in steps for event in self._step(step))
                 if start is None:
                     start = self._start()
-                    yield start
-                # Read one by one: a change is told before the block grows further.
-                changes = self.blocks.push(step.events, is_last=step.is_last)
-                data = b"".join(_event(change) for change in changes)
+                    data = start + data
                 if data:
                     yield data
             (answer,) = self.generation.answers
@@ -112,6 +111,11 @@ class _Writer:
             yield named_event("message_stop", {"type": "message_stop"})
         except (PyvtError, WireException) as error:
             yield named_event("error", failure(error).anthropic_object())
+
+    def _step(self, step: Step) -> Iterator[bytes]:
+        # Read one by one: a change is told before the block grows further.
+        for change in self.blocks.push(step.events, is_last=step.is_last):
+            yield _event(change)
 
     def _start(self) -> bytes:
         message = {**self._message, "usage": {**self._usage(), "output_tokens": 0}}

@@ -49,10 +49,11 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     has_usage, is_continuous = state.usage_in_stream(chat.stream_options)
     chunks = ChatChunks(shape, has_usage)
+    usage = (lambda: usage_of([generation])) if is_continuous else None
     yield chunks.roles(len(generation.answers))
     try:
-        async for step in generation.steps():
-            data = chunks.step(step, usage_of([generation]) if is_continuous else None)
+        async for steps in generation.steps():
+            data = chunks.steps(steps, usage)
             if data:
                 yield data
         if has_usage:

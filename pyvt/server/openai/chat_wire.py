@@ -7,7 +7,7 @@ and more arguments alone.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any
@@ -146,6 +146,9 @@ class ChatChunks:
     shape: ChatShape
     has_usage: bool
     _head: str = ""
+    _start: str = ""
+    _tail: str = ""
+    _is_plain: bool = True
     _beside: dict[int, Beside] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -158,6 +161,11 @@ class ChatChunks:
             "system_fingerprint": None,
         }
         self._head = f"data: {dumped(head)[:-1]}"
+        # Nothing beside the text is told of a token.
+        self._is_plain = shape.num_top is None and not shape.has_token_ids
+        self._start = f'{self._head},"choices":[{{"index":'
+        usage = ',"usage":null' if self.has_usage else ""
+        self._tail = f',"logprobs":null,"finish_reason":null}}]{usage}}}\n\n'
 
     def roles(self, num_choices: int) -> bytes:
         """Return the first chunk of each choice."""
@@ -169,12 +177,28 @@ class ChatChunks:
             )
         return "".join(chunks).encode()
 
-    def step(self, step: Step, usage: Usage | None = None) -> bytes:
-        """Return the chunks of what is new, and of the end where it is the end."""
+    def steps(self, steps: Iterable[Step], usage: Callable[[], Usage] | None = None) -> bytes:
+        """Return the chunks of what is new, and of the end where it is the end.
+
+        Args:
+            steps: what is new.
+            usage: asked for each of them where each chunk has its usage.
+        """
+        return "".join([self._step(step, usage) for step in steps]).encode()
+
+    def _step(self, step: Step, usage: Callable[[], Usage] | None) -> str:
+        events = step.events
+        if self._is_plain and usage is None and not step.is_last and len(events) == 1:
+            (event,) = events
+            if type(event) is Content:  # most chunks by far
+                text = encode_basestring(event.text)
+                return f'{self._start}{step.index},"delta":{{"content":{text}}}{self._tail}'
         deltas = [delta for event in step.events if (delta := self._delta(event)) is not None]
-        more = "" if usage is None else f',"usage":{dumped(usage.openai())}'
-        beside = self._beside.setdefault(step.index, Beside())
-        beside.add(step.new)
+        more = "" if usage is None else f',"usage":{dumped(usage().openai())}'
+        beside: Beside | None = None
+        if not self._is_plain:
+            beside = self._beside.setdefault(step.index, Beside())
+            beside.add(step.new)
         chunks = []
         for number, delta in enumerate(deltas):
             # What is told beside the text of several events goes with the last of them.
@@ -183,7 +207,7 @@ class ChatChunks:
         if step.is_last:
             reason = finish_reason(step.answer)
             chunks.append(self._chunk(step.index, "{}", beside, reason=reason, more=more))
-        return "".join(chunks).encode()
+        return "".join(chunks)
 
     def usage(self, usage: Usage) -> bytes:
         """Return the last chunk, which has no choices."""
@@ -219,6 +243,9 @@ class ChatChunks:
         more: str = "",
     ) -> str:
         """Return one chunk; ``beside`` gives the log probabilities and ids that wait."""
+        start = f'{self._start}{index},"delta":{delta}'
+        if beside is None and reason is None and not more:
+            return start + self._tail
         logprobs, ids = "null", ""
         if beside is not None:
             positions, token_ids = beside.take()
@@ -229,7 +256,4 @@ class ChatChunks:
         if not more and self.has_usage:
             more = ',"usage":null'
         end = "null" if reason is None else f'"{reason}"'
-        return (
-            f'{self._head},"choices":[{{"index":{index},"delta":{delta},"logprobs":{logprobs},'
-            f'"finish_reason":{end}{ids}}}]{more}}}\n\n'
-        )
+        return f'{start},"logprobs":{logprobs},"finish_reason":{end}{ids}}}]{more}}}\n\n'

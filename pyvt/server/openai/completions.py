@@ -330,11 +330,15 @@ async def _chunks(
     has_usage, is_continuous = state.usage_in_stream(asked.stream_options)
     chunks = _Chunks(shape, has_usage=has_usage)
     try:
-        async for place, step in interleaved(generations):
-            for chunk in chunks.step(place, step, generations[place]):
-                if is_continuous:
-                    chunk["usage"] = shape.usage(generations)
-                yield data_event(chunk)
+        async for place, steps in interleaved(generations):
+            data = []
+            for step in steps:
+                for chunk in chunks.step(place, step, generations[place]):
+                    if is_continuous:
+                        chunk["usage"] = shape.usage(generations)
+                    data.append(data_event(chunk))
+            if data:
+                yield b"".join(data)
         if has_usage:
             yield data_event({**shape.head, "choices": [], "usage": shape.usage(generations)})
         yield DONE

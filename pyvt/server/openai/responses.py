@@ -13,7 +13,7 @@ from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.chats import start_chat
 from pyvt.server.errors import WireException, body_of
 from pyvt.server.fields import checked
-from pyvt.server.generation import Generation, usage_of
+from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
 from pyvt.server.openai.responses_input import NAMES, as_chat
@@ -57,9 +57,10 @@ class _Writer:
 
     async def whole(self) -> dict[str, Any]:
         """Read to the end; return the body."""
-        async for step in self.generation.steps():
-            for _ in self.blocks.push(step.events):
-                pass
+        async for steps in self.generation.steps():
+            for step in steps:
+                for _ in self.blocks.push(step.events):
+                    pass
         return self._end()
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -68,10 +69,8 @@ class _Writer:
         yield self._event("response.created", in_progress)
         yield self._event("response.in_progress", in_progress)
         try:
-            async for step in self.generation.steps():
-                # Read one by one: a change is told before the block grows further.
-                changes = self.blocks.push(step.events, is_last=step.is_last)
-                data = b"".join(event for change in changes for event in self._events(change))
+            async for steps in self.generation.steps():
+                data = b"".join(event for step in steps for event in self._step(step))
                 if data:
                     yield data
             body = self._end()
@@ -82,6 +81,11 @@ class _Writer:
             yield self._event("error", {**problem, "param": told.param})
             failed = {**self._base, "status": "failed", "error": problem}
             yield self._event("response.failed", {"response": failed})
+
+    def _step(self, step: Step) -> Iterator[bytes]:
+        # Read one by one: a change is told before the block grows further.
+        for change in self.blocks.push(step.events, is_last=step.is_last):
+            yield from self._events(change)
 
     def _end(self) -> dict[str, Any]:
         (answer,) = self.generation.answers

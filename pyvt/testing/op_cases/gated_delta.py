@@ -51,7 +51,9 @@ def _heads(rng: np.random.Generator, dtype: "np.dtype[Any]", slots: Slots, sizes
     }
 
 
-def _rule(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+def rule_call(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+    """Return what makes the inputs of ``gated_delta_rule``."""
+
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         inputs = _heads(rng, dtype, slots, sizes)
         gates = (len(slots["state_slots"]), sizes[1])
@@ -66,7 +68,9 @@ def _rule(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
     return make
 
 
-def _net(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+def net_call(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
+    """Return what makes the inputs of ``gated_delta_net``."""
+
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         num_tokens, (_, num_heads, _, size) = len(slots["state_slots"]), sizes
         return {
@@ -83,7 +87,7 @@ def _net(slots: Slots, sizes: Sizes, head_map: str) -> MakeInputs:
 
 def _strided(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
     """Views as a layer has them: parts of a row of channels, the state of one layer of several."""
-    inputs = _net(in_place([1, 3]), SMALL, "grouped")(rng, dtype)
+    inputs = net_call(in_place([1, 3]), SMALL, "grouped")(rng, dtype)
     channels = normal(rng, dtype, 4, 2 * 2 * 8 + 6 * 11)
     states = normal(rng, _wide(dtype), 2, 3, 6, 8, 11, scale=0.3)
     return inputs | {
@@ -127,13 +131,13 @@ LARGE_CASES: dict[str, StateCase] = {
 CASES = (
     *rows(GATE_CASES, "gdn_gate", takes_out=False),
     *rows(
-        {name: _rule(*row) for name, row in STATE_CASES.items()},
+        {name: rule_call(*row) for name, row in STATE_CASES.items()},
         "gated_delta_rule",
         op_class="delta_rule",
         mutates=("state",),
     ),
     *rows(
-        {name: _rule(*row) for name, row in LARGE_CASES.items()},
+        {name: rule_call(*row) for name, row in LARGE_CASES.items()},
         "gated_delta_rule",
         dtypes=("f32", "bf16"),
         op_class="delta_rule",
@@ -141,13 +145,13 @@ CASES = (
         has_golden=False,
     ),
     *rows(
-        {name: _net(*row) for name, row in STATE_CASES.items()},
+        {name: net_call(*row) for name, row in STATE_CASES.items()},
         "gated_delta_net",
         op_class="delta_rule",
         mutates=("state",),
     ),
     *rows(
-        {name: _net(*row) for name, row in LARGE_CASES.items()} | {"strided": _strided},
+        {name: net_call(*row) for name, row in LARGE_CASES.items()} | {"strided": _strided},
         "gated_delta_net",
         dtypes=("f32", "bf16"),
         op_class="delta_rule",

@@ -97,6 +97,12 @@ CASES = (
         dtypes=LOGIT_DTYPES,
     ),
     *rows(
+        {"border": _with(_logits(4, 5), temperature=("float", [2e-5, 9e-6, 1e-3, 0.02]))},
+        "apply_temperature",
+        dtypes=LOGIT_DTYPES,
+        has_golden=False,
+    ),
+    *rows(
         {
             "one": _with(_logits(1, 1), min_p=("float", [0.9])),
             "odd": _with(_logits(4, 33), min_p=MIN_PS),

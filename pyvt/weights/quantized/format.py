@@ -81,7 +81,7 @@ class Parts:
 
 
 LayoutOf = Callable[[Parts, Scheme], Layout]
-Read = Callable[[Parts, Scheme, Layout], QuantTensor]
+Read = Callable[[Parts, Scheme, Layout], QuantTensor | Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,20 @@ BLOCK = 16
 Inputs = dict[str, Any]
 
 
-def inputs(dtype: str, head_dim: int, group: int, query_lens: list[int], **more: Any) -> Inputs:
-    """A step of requests that have 0, 30, 60, … tokens in the cache already."""
+def inputs(
+    dtype: str,
+    head_dim: int,
+    group: int,
+    query_lens: list[int],
+    *,
+    cached: int = 0,
+    num_kv_heads: int = 2,
+    **more: Any,
+) -> Inputs:
+    """A step of requests that have ``cached``, 30 more, … tokens in the cache already."""
     rng = np.random.default_rng(head_dim + group)
-    kind, num_kv_heads = DTYPES[dtype].numpy, 2
-    seq_lens = np.array([n + 30 * i for i, n in enumerate(query_lens)], np.int32)
+    kind = DTYPES[dtype].numpy
+    seq_lens = np.array([n + cached + 30 * i for i, n in enumerate(query_lens)], np.int32)
     width = int(-(-seq_lens.max() // BLOCK))
     pool = (len(query_lens) * width + 1, num_kv_heads, BLOCK, head_dim)
     order = rng.permutation(pool[0] - 1).astype(np.int32) + 1
@@ -45,33 +54,66 @@ def on_device(device: ModuleType, given: Inputs) -> Inputs:
     return {k: device.upload(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
 
 
-CASES = {
+# A group below 4 decodes on f32 tiles, others on tensor cores; so do steps of a few tokens each.
+CASES: dict[str, tuple[int, int, list[int], Inputs]] = {
     "one_tile": (64, 2, [40], {}),
     "tiles_and_group": (64, 4, [70, 1, 33], {}),
     "wide_heads": (128, 2, [65, 3], {}),
+    "widest_heads": (256, 8, [40, 9], {"num_kv_heads": 1}),
     "one_head_each": (128, 1, [70], {}),
     "window": (64, 2, [20, 50], {"window": 24}),
     "soft_cap": (64, 2, [30], {"soft_cap": 5.0}),
+    "decode": (64, 4, [1, 1, 0, 1], {"cached": 50}),
+    "decode_128": (128, 5, [1, 1], {"cached": 70}),
+    "decode_256": (256, 8, [1], {"cached": 90}),
+    "decode_window": (64, 8, [1, 1], {"cached": 100, "window": 37}),
+    "decode_soft_cap": (64, 4, [1], {"cached": 70, "soft_cap": 5.0}),
+    "verify": (128, 8, [3, 1, 4], {"cached": 60}),
+    "split_keys": (64, 16, [1], {"cached": 600, "num_kv_heads": 1}),
+    "plain_decode": (64, 2, [1, 1], {"cached": 90}),
+    "plain_split_keys": (64, 3, [1], {"cached": 520, "num_kv_heads": 1}),
 }
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
-@pytest.mark.parametrize(("head_dim", "group", "lens", "more"), CASES.values(), ids=CASES.keys())
-def test_prefill_on_tensor_cores_equals_the_reference(
-    dtype: str, head_dim: int, group: int, lens: list[int], more: Inputs
-) -> None:
-    given, device = inputs(dtype, head_dim, group, lens, **more), native()
+def check(given: Inputs, dtype: str, launches: int) -> None:
+    """Compare outputs and their logs of sums with the reference, and count what was launched."""
+    device = native()
     want_lse = np.empty(given["q"].shape[:2], np.float32)
     use_backend("numpy")
     want = ops.paged_attention(**given, lse=want_lse)
     use_backend(NAME)
-    lse = device.zeros(want_lse.shape, np.float32)
+    lse, uploaded = device.zeros(want_lse.shape, np.float32), on_device(device, given)
+    before = device.num_launches()
 
-    got = ops.paged_attention(**on_device(device, given), lse=lse)
+    got = ops.paged_attention(**uploaded, lse=lse)
 
+    assert device.num_launches() - before == launches
     for ours, reference in ((got.numpy(), want), (lse.numpy(), want_lse)):
         difference = compare(ours, reference, "attention", dtype)
         assert difference.is_within, difference.reason
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("name", CASES)
+def test_attention_in_halves_equals_the_reference(dtype: str, name: str) -> None:
+    head_dim, group, lens, more = CASES[name]
+    launches = 2 if name.endswith("split_keys") else 1
+    check(inputs(dtype, head_dim, group, lens, **more), dtype, launches)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("name", ["wide_heads", "widest_heads", "decode_128", "split_keys"])
+def test_fp8_cache_on_tensor_cores_equals_the_reference(dtype: str, name: str) -> None:
+    head_dim, group, lens, more = CASES[name]
+    given = inputs(dtype, head_dim, group, lens, **more)
+    fp8 = DTYPES["fp8_e4m3"].numpy
+    given |= {name: given[name].astype(fp8) for name in ("k_cache", "v_cache")}
+    check(given, dtype, 2 if name.endswith("split_keys") else 1)
+
+
+@pytest.mark.parametrize("lens", [[1, 1], [40, 3]])
+def test_tiles_of_f32_follow_one_another(lens: list[int]) -> None:
+    check(inputs("f32", 24, 2, lens, cached=70), "f32", 1)
 
 
 def test_entries_before_the_window_may_hold_anything() -> None:

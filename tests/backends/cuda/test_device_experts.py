@@ -142,7 +142,7 @@ def test_hybrid_engine_gives_the_tokens_of_the_reference(
     hybrid_path: str, method: str | None, temperature: float
 ) -> None:
     """States go back over wrong drafts; the head's hidden states stay on the device."""
-    settings = {} if method is None else {"method": method, "num_speculative_tokens": 2}
+    settings = {} if method is None else {"speculation": method, "num_speculative_tokens": 2}
     want = tokens_of(engine_on(hybrid_path, "numpy"), PROMPTS, temperature=temperature)
 
     engine = engine_on(hybrid_path, NAME, **settings)

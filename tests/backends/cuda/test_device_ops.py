@@ -12,8 +12,8 @@ from tests.backends.cuda.under_test import IS_THERE, NAME, NEEDS_DEVICE, native
 
 pytestmark = [NEEDS_DEVICE]
 
-# f64 and casts from fp8 are the reference's; formats of code books have no kernel yet.
-WITHOUT_KERNELS = ("float64", "float8", "iq2_", "iq3_")
+# f64 and casts from fp8 are the reference's.
+WITHOUT_KERNELS = ("float64", "float8")
 
 OP_DTYPES = {op: text.split() for op, text in native().OPS.items()} if IS_THERE else {}
 

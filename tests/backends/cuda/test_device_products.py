@@ -28,6 +28,10 @@ COUNTED = [
 ]
 
 
+def test_every_block_format_has_kernels() -> None:
+    assert set(FORMATS) == {name for name, dtype in DTYPES.items() if dtype.is_block}
+
+
 def put(weight: QuantTensor) -> QuantTensor:
     return QuantTensor(weight.dtype, weight.shape, native().upload(weight.blocks))
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from pyvt import backends
 from pyvt.errors import ShapeError
+from tests.backends.cuda.under_test import IS_THERE, NEEDS_DEVICE, native
 
-pytestmark = [pytest.mark.emulated]
+pytestmark = [NEEDS_DEVICE]
 
-if backends.why_not("cuda-emu") is None:
-    from pyvt.backends.cuda import _native_emu as emu
+if IS_THERE:
+    device_module = native()
 
 HOST = np.arange(2 * 6 * 8, dtype=np.float32).reshape(2, 6, 8)
 
@@ -33,7 +33,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_view_equals_numpys(view: object) -> None:
-    device = emu.upload(HOST)
+    device = device_module.upload(HOST)
 
     got, want = view(device), view(HOST)
 
@@ -51,7 +51,7 @@ def test_array_comes_back_as_it_went(dtype: str) -> None:
 
     host = np.arange(24).reshape(4, 6).astype(DTYPES[dtype].numpy)
 
-    device = emu.upload(host.T)
+    device = device_module.upload(host.T)
 
     assert device.dtype == host.dtype
     np.testing.assert_array_equal(device.numpy(), host.T)
@@ -59,14 +59,14 @@ def test_array_comes_back_as_it_went(dtype: str) -> None:
 
 def test_array_may_change_once_it_is_uploaded() -> None:
     host = np.ones((3, 5), np.float32)
-    device = emu.upload(host)
+    device = device_module.upload(host)
     host[...] = 7
 
     np.testing.assert_array_equal(device.numpy(), np.ones((3, 5)))
 
 
 def test_filled_view_changes_the_tensor() -> None:
-    device = emu.zeros((3, 4), np.int32)
+    device = device_module.zeros((3, 4), np.int32)
     device[1].fill_from(np.arange(4, dtype=np.int32))
 
     assert device.tolist() == [[0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 0, 0]]
@@ -87,4 +87,4 @@ def test_filled_view_changes_the_tensor() -> None:
 )
 def test_what_is_no_view_is_an_error(make: object, text: str) -> None:
     with pytest.raises(ShapeError, match=text):
-        make(emu.upload(HOST))
+        make(device_module.upload(HOST))

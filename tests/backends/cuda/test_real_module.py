@@ -1,6 +1,8 @@
 """The module that nvcc built: it imports anywhere, and says why no device can be used."""
 
 import importlib.util
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,17 @@ def test_device_that_cannot_be_used_is_told_in_words() -> None:
         native().num_devices()
 
     assert "no device can be used" in str(backends.why_not("cuda"))
+
+
+@pytest.mark.skipif(shutil.which("ldd") is None, reason="ldd is not here")
+def test_module_needs_no_library_of_cuda() -> None:
+    """The runtime is in it and cuBLAS is opened when it is needed, so no version can be wrong."""
+    from pyvt.backends.cuda import native
+
+    path = native().__file__
+    found = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
+
+    names = {line.split()[0] for line in found.splitlines()}
+    assert any(name.startswith("libstdc++") for name in names)
+    assert not [name for name in names if "cu" in name.lower()]
+    assert "not found" not in found

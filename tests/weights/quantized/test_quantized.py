@@ -218,12 +218,34 @@ def gptq_with(folder: Path, stem: str, g_idx: Array) -> ModelFiles:
     return opened(folder, {stem + k: v for k, v in tensors.items()}, {"quant_method": "gptq"})
 
 
-def test_experts_with_columns_in_another_order_are_refused(tmp_path: Path) -> None:
-    stem = "model.layers.0.mlp.experts.3.up_proj"
-    files = gptq_with(tmp_path, stem, np.arange(256)[::-1] // 128)
+@pytest.mark.parametrize(
+    ("form", "order"),
+    [("gptq_in_order", ""), ("pack_int4", ".weight_g_idx"), ("pack_int8", ".weight_g_idx")],
+)
+def test_experts_with_columns_in_another_order_are_the_formula_in_f32(
+    tmp_path: Path, form: str, order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    packer, quantization, _ = FORMS[form]
+    tensors, _ = packer(np.random.default_rng(3), (24, 384))
+    if form == "pack_int8":
+        tensors[".weight_scale"] = np.repeat(tensors[".weight_scale"], 3, axis=1) * (1, 2, 3)
+        tensors[".weight_scale"] = tensors[".weight_scale"].astype(np.float16)
+    if order:
+        tensors[order] = (
+            np.random.default_rng(4).permutation(np.arange(384) // 128).astype(np.int32)
+        )
+    names = (STEM, "model.layers.0.mlp.experts.3.up_proj")
+    both = {stem + end: tensor for stem in names for end, tensor in tensors.items()}
+    source = opened(tmp_path, both, quantization).source
+    plain, expert = (source.get(f"{stem}.weight") for stem in names)
+    info = source.info(f"{names[1]}.weight")
 
-    with pytest.raises(UnsupportedError, match="desc_act"):
-        files.source.get(f"{stem}.weight")
+    assert isinstance(plain, QuantTensor)
+    assert plain.columns is not None
+    assert isinstance(expert, np.ndarray)
+    np.testing.assert_array_equal(expert, ops.dequantize(plain))
+    assert (info.dtype.name, info.shape, info.nbytes) == ("f32", expert.shape, expert.nbytes)
+    assert caplog.text.count("desc_act") == 1
 
 
 def test_groups_of_several_sizes_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""A connection of HTTP/1.1: uvicorn's, with bounds for what comes before a request's body.
+
+1. The line and the headers of a request are at most ``MAX_HEAD_BYTES`` long: 431.
+2. They must come within ``HEAD_S`` of the connection, or of their first byte: the connection ends.
+3. What is no HTTP is a 400 with the API's error, as everything that is refused.
+
+Bodies have the bounds of ``body``.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pyvt.errors import RequestError
+from pyvt.server.errors import body_of, wire_error
+
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_S = 75.0
+_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+
+
+class _HeadTooLargeError(Exception):
+    """Ends the parsing of a request."""
+
+
+class Connection(HttpToolsProtocol):
+    """One connection; uvicorn makes one for each client."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._num_head_bytes = 0
+        self._is_in_head = True
+        self._refusal = RequestError("[server] request: expected HTTP/1.1, got something else")
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start to wait for the first request."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_S, self._end_late_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a request, or of several."""
+        if self._is_in_head:
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_S, self._end_late_head)
+            self._num_head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._num_head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
+            self.send_400_response("")
+
+    def on_headers_complete(self) -> None:
+        """Take a request whose headers have come."""
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._refuse_head()
+            raise _HeadTooLargeError
+        self._stop_timer()
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Begin to wait for the head of the next request."""
+        self._is_in_head = True
+        self._num_head_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what came, and end the connection."""
+        if self.transport.is_closing():
+            return
+        error = wire_error(self._refusal)
+        body = body_of(error.openai_object())
+        head = (
+            f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\n"
+            "content-type: application/json\r\nconnection: close\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _refuse_head(self) -> None:
+        self._refusal = RequestError(
+            f"[server] headers: expected at most {MAX_HEAD_BYTES} bytes", code="head_too_large"
+        )
+
+    def _end_late_head(self) -> None:
+        """End a connection whose next request does not come; one that gets an answer goes on."""
+        self._head_timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,135 @@
+"""Bytes on a socket that no client of ours would send."""
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyvt.server import connection
+from tests.server.conftest import Serve
+from tests.server.harness import Server
+from tests.server.test_run import on_loopback
+
+HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
+BODY = b'{"prompt": "Hi", "max_tokens": 9}'
+GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+def post(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    return b"POST /v1/completions HTTP/1.1\r\n" + HEAD + lines + length + body
+
+
+def talk(url: str, data: bytes, *, is_over: Callable[[bytes], bool] | None = None) -> bytes:
+    """Send bytes; return what comes until the server ends, or has answered."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as sock:
+        sock.sendall(data)
+        found = b""
+        while part := sock.recv(1 << 16):
+            found += part
+            if is_over is not None and is_over(found):
+                break
+        return found
+
+
+def told(answer: bytes) -> tuple[int, Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+WRONG = {
+    "no_http": (b"GARBAGE\r\n\r\n", 400),
+    "another_version": (b"GET /health HTTP/9.9\r\nHost: a\r\n\r\n", 400),
+    "http2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "tls": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400),
+    "bytes_in_the_path": (b"GET /\xff HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
+    "bytes_in_a_header": (GET + b"X: \x01\r\n\r\n", 400),
+    "two_lengths": (post(BODY, b"Transfer-Encoding: chunked"), 400),
+    "negative_length": (b"POST / HTTP/1.1\r\n" + HEAD + b"Content-Length: -5\r\n\r\n", 400),
+    "bad_chunk": (
+        b"POST /v1/completions HTTP/1.1\r\n" + HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        400,
+    ),
+    "long_header": (GET + b"X: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+    "header_without_an_end": (GET + b"X: " + b"a" * 65_500, 431),
+    "many_headers": (GET + b"".join(b"X-%d: a\r\n" % i for i in range(9000)) + b"\r\n", 431),
+    "long_path": (b"GET /" + b"a" * 60_000 + b"?" + b"b" * 9000 + b" HTTP/1.1\r\n\r\n", 431),
+}
+
+
+def test_bytes_that_are_no_request_are_an_error_and_the_end_of_the_connection(
+    serve: Serve,
+) -> None:
+    with on_loopback(serve()) as url:
+        for name, (data, status) in WRONG.items():
+            got, error = told(talk(url, data))
+            assert (name, got) == (name, status)
+            assert error["error"]["type"] == "invalid_request_error"
+            assert len(json.dumps(error)) < 400
+        assert told(talk(url, post(BODY, b"Connection: close")))[0] == 200
+
+
+def test_names_of_two_hosts_are_refused_and_ids_are_ascii(serve: Serve) -> None:
+    close = b"Connection: close"
+    with on_loopback(serve()) as url:
+        two = talk(url, GET + b"Host: evil.example\r\nConnection: close\r\n\r\n")
+        latin = talk(url, post(BODY, b"X-Request-Id: a\xffb", close))
+
+    assert told(two)[0] == 403
+    status, body = told(latin)
+    assert status == 200
+    assert body["id"].isascii()
+
+
+def test_requests_in_a_row_on_one_connection_are_answered_in_order(serve: Serve) -> None:
+    bodies = [b'{"prompt": "%s", "max_tokens": 3, "echo": true}' % text for text in (b"a", b"b")]
+    server = serve(["xyz", "xyz"])
+    data = b"".join(map(post, bodies)) + GET + b"Connection: close\r\n\r\n"
+
+    with on_loopback(server) as url:
+        answer = talk(url, data)
+
+    assert answer.index(b'"text":"axyz"') < answer.index(b'"text":"bxyz"')
+    assert answer.endswith(b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GET])
+def test_head_that_does_not_come_ends_the_connection(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    start_s = time.monotonic()
+
+    with on_loopback(serve()) as url:
+        assert talk(url, sent) == b""
+
+    assert time.monotonic() - start_s < 5
+
+
+def test_body_that_stops_coming_is_a_408(serve: Serve) -> None:
+    with on_loopback(serve(config={"stall_timeout_s": 0.1})) as url:
+        status, error = told(
+            talk(url, post(BODY)[:-5], is_over=lambda answer: answer.endswith(b"}\n"))
+        )
+
+    assert (status, error["error"]["code"]) == (408, "body_timeout")
+
+
+def test_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server: Server = serve()
+    with on_loopback(server) as url, caplog.at_level(logging.WARNING):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as sock:
+            sock.sendall(post(BODY)[:-5])
+        assert told(talk(url, post(BODY, b"Connection: close")))[0] == 200
+
+    assert caplog.records == []
+    assert server.becomes_idle()
