@@ -86,9 +86,9 @@ class ServerError(PyvtError):
     """A server that this process asks does not answer, or answers with an error."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return the tail of an error text for an unknown name: a near miss and the valid names."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(name, names, n=1) if isinstance(name, str) else []
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}valid names: {', '.join(names)}"

@@ -17,9 +17,7 @@ using namespace pyvt;
 PYBIND11_MODULE(_native, m) {
   m.doc() = "Kernels of the CPU backend.";
 
-  py::object bf16 = py::module_::import("ml_dtypes").attr("bfloat16");
-  bindings::bf16_descriptor() = py::dtype::from_args(bf16).release().ptr();
-
+  bindings::named_dtypes().find();
   bindings::find_weight_types();
 
   py::object kernel_error = py::module_::import("pyvt.errors").attr("KernelError");
@@ -33,8 +31,8 @@ PYBIND11_MODULE(_native, m) {
   });
 
   py::dict ops;
-#define PYVT_BIND(op, dtypes, parameters, names) \
-  bindings::bind_op(m, #op, &cpu::op);           \
+#define PYVT_BIND(op, dtypes, parameters, names)    \
+  bindings::bind_op(m, #op, #parameters, &cpu::op); \
   ops[#op] = dtypes;
   CPU_OPS(PYVT_BIND)
 #undef PYVT_BIND

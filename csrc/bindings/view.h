@@ -1,4 +1,5 @@
-// The caster from a NumPy array (or None) to TensorView. bf16 is known by ml_dtypes' descriptor.
+// The caster from a NumPy array (or None) to TensorView. bf16 and fp8 are known by the descriptors
+// of ml_dtypes.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -11,10 +12,20 @@ namespace pyvt::bindings {
 
 namespace py = pybind11;
 
-// The bf16 descriptor of ml_dtypes; set when the module is imported and never released.
-inline PyObject*& bf16_descriptor() {
-  static PyObject* descriptor = nullptr;
-  return descriptor;
+// The descriptors of ml_dtypes; found when the module is imported and never released.
+struct NamedDTypes {
+  PyObject *bf16 = nullptr, *fp8 = nullptr;
+
+  void find() {
+    const py::module_ names = py::module_::import("ml_dtypes");
+    bf16 = py::dtype::from_args(names.attr("bfloat16")).release().ptr();
+    fp8 = py::dtype::from_args(names.attr("float8_e4m3fn")).release().ptr();
+  }
+};
+
+inline NamedDTypes& named_dtypes() {
+  static NamedDTypes found;
+  return found;
 }
 
 inline bool dtype_of(const py::array& array, DType* found) {
@@ -38,8 +49,21 @@ inline bool dtype_of(const py::array& array, DType* found) {
     *found = DType::kBool;
     return true;
   }
-  *found = DType::kBF16;
-  return dtype.ptr() == bf16_descriptor() || dtype.equal(py::handle(bf16_descriptor()));
+  const NamedDTypes& named = named_dtypes();
+  *found = size == 1 ? DType::kFP8 : DType::kBF16;
+  PyObject* descriptor = size == 1 ? named.fp8 : named.bf16;
+  return dtype.ptr() == descriptor || dtype.equal(py::handle(descriptor));
+}
+
+// Throws for an array that no view can hold.
+inline void check_layout(const py::array& array) {
+  const int64_t item = array.itemsize();
+  bool is_whole = reinterpret_cast<uintptr_t>(array.data()) % static_cast<uintptr_t>(item) == 0;
+  for (int64_t i = 0; i < array.ndim(); ++i) is_whole = is_whole && array.strides(i) % item == 0;
+  PYVT_CHECK("native", array.ndim() <= kMaxRank, "array: expected at most ", kMaxRank,
+             " dims, got ", array.ndim());
+  PYVT_CHECK("native", is_whole || array.size() == 0,
+             "array: expected aligned elements, got an array that cuts through them; pass a copy");
 }
 
 }  // namespace pyvt::bindings
@@ -55,15 +79,14 @@ struct type_caster<pyvt::TensorView> {
     if (source.is_none()) return true;
     if (!isinstance<array>(source)) return false;
     const array given = reinterpret_borrow<array>(source);
-    if (given.ndim() > pyvt::kMaxRank) return false;
     if (!pyvt::bindings::dtype_of(given, &value.dtype)) return false;
     const int64_t item = given.itemsize();
     value.data = const_cast<void*>(given.data());
+    pyvt::bindings::check_layout(given);
     value.rank = static_cast<int>(given.ndim());
     value.is_writeable = given.writeable();
     for (int i = 0; i < value.rank; ++i) {
       value.shape[i] = given.shape(i);
-      if (given.strides(i) % item != 0) return false;
       value.stride[i] = given.strides(i) / item;
     }
     return true;

@@ -75,6 +75,7 @@ bool read_blocks(py::handle source, bool convert, BlockMatrix* found) {
   if (!blocks.load(source.attr("blocks"), convert)) return false;
   found->blocks = py::detail::cast_op<decltype(found->blocks)&>(blocks);
   const py::tuple shape = source.attr("shape");
+  if (shape.size() < 2) return false;
   found->num_cols = shape[shape.size() - 1].cast<int64_t>();
   return found->blocks.has_value();
 }

@@ -12,6 +12,7 @@ namespace pyvt::bindings {
 
 // The tiles of a PackedTensor of any rank; the shape of a matrix is its last two dims.
 inline bool read_tiles(py::handle source, const py::tuple& shape, cpu::PackedMatrix* found) {
+  if (shape.size() < 2) return false;
   // The tensor's own checks: uint8, one dim, contiguous.
   const py::array data = source.attr("data");
   found->data = static_cast<const uint8_t*>(data.data());

@@ -86,6 +86,10 @@ struct KernelTable {
                                    int64_t n);
   void (*add_scaled[kNumFloats])(void* out, const void* x, const void* y, float factor, int64_t n);
 
+  // kv_cache.cpp: numbers of e4m3, by x
+  MapKernel narrow_to_fp8[kNumFloats];
+  MapKernel widen_fp8;
+
   // rope.cpp: [x][table]
   void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
 

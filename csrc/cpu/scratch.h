@@ -10,6 +10,7 @@ namespace pyvt::cpu {
 
 constexpr int kNumScratchSlots = 8;
 constexpr int64_t kScratchAlignment = 64;
+constexpr int64_t kMaxScratchBytes = int64_t{1} << 46;
 
 namespace detail {
 
@@ -44,6 +45,9 @@ inline void* scratch_bytes(int slot, size_t num_bytes) {
 // slots of their own, since the caller is one of these threads.
 template <typename T>
 T* scratch(int slot, int64_t count) {
+  if (count < 0 || count > kMaxScratchBytes / static_cast<int64_t>(sizeof(T))) {
+    throw std::bad_alloc();
+  }
   return static_cast<T*>(detail::scratch_bytes(slot, static_cast<size_t>(count) * sizeof(T)));
 }
 

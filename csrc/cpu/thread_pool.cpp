@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu/usable_cores.h"
@@ -101,16 +103,26 @@ class Pool {
     number_ += kNumber;
     state_.store(number_ | kOpen, std::memory_order_seq_cst);
     workers_bed_.wake();
-    body(context, 0);
+    enter(0);
     state_.fetch_and(~kOpen, std::memory_order_seq_cst);
     while (!spin_until([this] { return is_empty(); })) {
       caller_bed_.sleep([this] { return is_empty(); });
     }
+    if (has_failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
   const int num_asked;
 
  private:
+  // The first exception of a phase is kept for its caller.
+  void enter(int id) noexcept {
+    try {
+      body_(context_, id);
+    } catch (...) {
+      if (!has_failed_.exchange(true)) failure_ = std::current_exception();
+    }
+  }
+
   bool is_empty() const { return (state_.load(std::memory_order_seq_cst) & kInside) == 0; }
 
   bool is_called(uint64_t joined) const {
@@ -133,7 +145,7 @@ class Pool {
         continue;
       }
       joined = number;
-      body_(context_, id);
+      enter(id);
       state_.fetch_sub(1, std::memory_order_seq_cst);
       if (is_empty()) caller_bed_.wake();
     }
@@ -144,6 +156,8 @@ class Pool {
   uint64_t number_ = 0;  // the caller's
   ThreadBody body_ = nullptr;
   void* context_ = nullptr;
+  std::atomic<bool> has_failed_{false};
+  std::exception_ptr failure_;  // its writer's until the phase is empty
   Bed workers_bed_, caller_bed_;
   std::vector<std::thread> workers_;
 };

@@ -32,7 +32,8 @@ class Region {
 };
 
 // A phase: calls `body(context, begin, end)` over [0, num_items) in ranges of whole grains. `body`
-// must not throw, nor start a phase.
+// must not start a phase. What it throws, for want of memory, ends its thread's work; the phase
+// then throws it once no thread is inside.
 using RangeBody = void (*)(void* context, int64_t begin, int64_t end);
 void parallel_ranges(int64_t num_items, int64_t grain, RangeBody body, void* context);
 

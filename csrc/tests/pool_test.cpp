@@ -1,8 +1,10 @@
 // Drives the thread pool the ways that the module does, for the thread sanitizer: regions one after
-// the other, from two callers at once, with another number of threads, after a shutdown.
+// the other, from two callers at once, with another number of threads, after a shutdown, and bodies
+// that throw.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -51,6 +53,22 @@ bool keeps_order_in_a_region() {
   return true;
 }
 
+// Whether the caller gets what a body throws, on whichever thread, once the phase is over.
+bool throws_to_its_caller(int64_t bad) {
+  std::atomic<int64_t> num_inside{0};
+  try {
+    parallel_for(kItems, 7, [&](int64_t begin, int64_t end) {
+      num_inside.fetch_add(1);
+      const bool is_bad = begin <= bad && bad < end;
+      num_inside.fetch_sub(1);
+      if (is_bad) throw std::bad_alloc();
+    });
+  } catch (const std::bad_alloc&) {
+    return num_inside.load() == 0 && covers_each_item();
+  }
+  return false;
+}
+
 }  // namespace
 
 int main() {
@@ -58,6 +76,7 @@ int main() {
   const auto drive = [&] {
     for (int i = 0; i < 200; ++i) {
       if (!covers_each_item() || !keeps_order_in_a_region()) is_right.store(false);
+      if (!throws_to_its_caller(i % 2 == 0 ? 3 : kItems - 3)) is_right.store(false);
     }
   };
   for (int count : {1, 2, 4}) {

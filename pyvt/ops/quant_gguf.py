@@ -193,7 +193,7 @@ def quant_linear(
     check.tensor("x", x, "... K", FLOATS)
     check.tensor("weight", weight, "N K", BLOCK_FORMATS)
     check.optional("bias", bias, "N", FLOATS)
-    if act not in _PRODUCTS:
+    if act not in tuple(_PRODUCTS):
         valid = did_you_mean(act, _PRODUCTS)
         raise ConfigError(f"[quant_linear] act: {act!r} is unknown; {valid}", field="act")
     if act == "q8" and not weight.dtype.has_codes:

@@ -29,6 +29,7 @@ Inputs = dict[str, Any]
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F32 = np.dtype(np.float32)
+FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 # Query heads, KV heads, head size, cache dtype: those of small models, and sizes with a tail.
 SHAPES = {
     "smollm": (9, 3, 64, BF16),
@@ -36,6 +37,7 @@ SHAPES = {
     "one_group": (2, 2, 96, F32),
     "wide_group": (8, 1, 24, np.dtype(np.float16)),
     "tail": (3, 1, 20, F32),
+    "fp8_tail": (6, 2, 20, FP8),
 }
 SETTINGS: dict[str, Inputs] = {
     "plain": {},
@@ -191,6 +193,16 @@ def test_attention_equals_the_reference(shape: str, settings: Inputs) -> None:
 
     assert compare(got, want, "attention", "f32").is_within
     assert compare(lse, want_lse, "attention", "f32").is_within
+
+
+def test_fp8_cache_has_the_bits_of_its_numbers_in_f32() -> None:
+    whole = _whole("smollm", [SEQ_LEN])
+    narrow = whole | {name: whole[name].astype(FP8) for name in ("k_cache", "v_cache")}
+    wide = whole | {name: narrow[name].astype(F32) for name in ("k_cache", "v_cache")}
+
+    for begin, end in ((0, SEQ_LEN), (SEQ_LEN - 1, SEQ_LEN), (60, 62)):
+        got = _attend(_part(narrow, 0, begin, end), window=130)
+        assert _bits(got) == _bits(_attend(_part(wide, 0, begin, end), window=130))
 
 
 def test_caches_that_are_views_are_read_where_they_lie() -> None:

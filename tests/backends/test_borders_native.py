@@ -231,6 +231,21 @@ def test_f16_cache_saturates_numbers_and_keeps_infinities(name: str) -> None:
     assert (np.abs(caches[1][1]) == 65504).any() or name == "f16"
 
 
+@pytest.mark.parametrize("name", ["f32", "bf16", "f16"])
+def test_fp8_cache_holds_every_number_as_the_reference_rounds_it(name: str) -> None:
+    bits = np.arange(2**16, dtype=np.uint16)
+    wide = (bits.astype(np.uint32) << 16 | 0x8000 * (bits % 2)).view(F32)
+    k = (wide if name == "f32" else bits.view(DTYPES[name].numpy)).reshape(-1, 2, 64)
+    slots = np.random.default_rng(6).permutation(k.shape[0])
+    caches = [np.zeros((2, 32, 16, 2, 64), ml_dtypes.float8_e4m3fn) for _ in range(2)]
+    for backend, cache in zip(("numpy", "cpu"), caches, strict=True):
+        use_backend(backend)
+        ops.reshape_and_cache(k, k[::-1], cache[0], cache[1], slots)
+
+    use_backend("numpy")
+    assert caches[1].tobytes() == caches[0].tobytes()
+
+
 def test_silu_of_a_buffer_may_be_written_over_either_half() -> None:
     rng = np.random.default_rng(4)
     x = rng.standard_normal((70, 2 * 300), F32).astype(ml_dtypes.bfloat16)

@@ -8,6 +8,7 @@ namespace pyvt::cpu::PYVT_ISA {
   X(causal_conv)         \
   X(gated_delta)         \
   X(elementwise)         \
+  X(kv_cache)            \
   X(linear)              \
   X(linear_grids)        \
   X(linear_k)            \

@@ -19,22 +19,6 @@ constexpr int kScaleBytes = 64;  // of a tile's block: 16 of f32
 alignas(16) constexpr int8_t kFp4Levels[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
 
-// The value of an e4m3 number: 0x7f and 0xff are NaN, exponents of 0 subnormal.
-inline float e4m3_value(uint32_t code) {
-  const uint32_t magnitude = code & 127;
-  const bool is_subnormal = magnitude < 8;
-  // A subnormal one is read with an exponent, whose one is subtracted.
-  const uint32_t read = (magnitude << 20) + ((is_subnormal ? 121u : 120u) << 23);
-  float value;
-  std::memcpy(&value, &read, 4);
-  value -= is_subnormal ? 0x1p-6f : 0.0f;
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  bits = (magnitude == 127 ? 0x7fc00000u : bits) | (code & 128) << 24;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 template <int kCols>
 struct Int4 : UnsignedCodes<Int4<kCols>> {
   static constexpr int kFileCols = kCols, kFileBlockBytes = 5 + kCols / 2;
@@ -96,7 +80,7 @@ struct ScaledNVFP4 : SignedCodes<ScaledNVFP4<kCols>> {
       std::memcpy(whole, p, sizeof whole);
       for (int i = 0; i < kNumScales; ++i) {
         for (int r = 0; r < 16; ++r) {
-          scales[i * 16 + r] = e4m3_value(p[kScaleBytes + i * 16 + r]) * whole[r] * 0.5f;
+          scales[i * 16 + r] = pyvt::e4m3_to_f32(p[kScaleBytes + i * 16 + r]) * whole[r] * 0.5f;
         }
       }
     }
@@ -127,7 +111,7 @@ struct Fp8 {
       std::memcpy(words, block + kScaleBytes + k % kCols / 4 * kRowWordBytes, sizeof words);
       for (int i = 0; i < 4; ++i, panel += kTileRows) {
         for (int64_t r = 0; r < kTileRows; ++r) {
-          panel[r] = e4m3_value(words[r] >> (8 * i) & 255) * scale[r];
+          panel[r] = pyvt::e4m3_to_f32(words[r] >> (8 * i) & 255) * scale[r];
         }
       }
     }

@@ -30,7 +30,8 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 constexpr int64_t kBlockRows = 128;  // query rows of a block, about; they share copies of keys
 constexpr int64_t kBlockTokens = 64;
 // Up to this many rows of a KV head, keys and values are read as they lie; more rows share a copy,
-// keys by columns and values of half precision widened.
+// keys by columns and values of half precision widened. Keys and values of fp8 are widened a tile
+// at a time, whoever reads them.
 constexpr int64_t kDirectRows = 8;
 // Keys and values of a tile, of all KV heads that go together: this tile and the next one share the
 // second-level cache.
@@ -129,6 +130,7 @@ class Attention {
               const AttnState& into, const Work& work) const;
   KvRuns runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
                     const Work& work) const;
+  void widen_tile(int64_t begin, int64_t end, float* value_panel, const Work& work) const;
   void share(int64_t begin, int64_t end, const Work& work) const;
   int64_t value_width() const {
     const int64_t whole = kAttnValueVectors * table_.attn_lanes;
@@ -146,6 +148,7 @@ class Attention {
   float scale_, soft_cap_;
   int64_t window_;
   int64_t group_ = 1, head_dim_ = 0, row_stride_ = 0, tokens_per_block_ = 1;
+  bool is_fp8_;  // kernels then read the cache as f32
   int of_q_, of_cache_;
   std::vector<Block> blocks_;
   std::vector<Part> parts_;
@@ -171,8 +174,9 @@ Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_
       scale_(static_cast<float>(scale)),
       soft_cap_(static_cast<float>(soft_cap.value_or(0))),
       window_(window.value_or(kEverything)),
+      is_fp8_(k_cache.dtype == DType::kFP8),
       of_q_(float_index(kOp, q.dtype)),
-      of_cache_(float_index(kOp, k_cache.dtype)) {
+      of_cache_(is_fp8_ ? 0 : float_index(kOp, k_cache.dtype)) {
   check_shapes();
   head_dim_ = q.shape[2];
   row_stride_ = round_up(head_dim_, table_.attn_lanes);
@@ -234,6 +238,7 @@ void Attention::plan() {
     const int64_t first = first_key(seq_lens_[r] - 1) / kAttnTile;
     num_tiles += (seq_lens_[r] + kAttnTile - 1) / kAttnTile - first;
   }
+  if (group_ == 0) return;  // no heads
   heads_together_ = heads_together(num_tiles);
   for (int64_t r = 0; r < num_requests; ++r) {
     add_blocks(r, cu_seqlens_[r], cu_seqlens_[r + 1], seq_lens_[r]);
@@ -478,7 +483,9 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   args.sums = into.sums + row * row_stride_;
   args.tops = into.tops + row;
   args.totals = into.totals + row;
-  if (args.num_rows <= kDirectRows) {
+  const bool is_direct = args.num_rows <= kDirectRows;
+  if (is_fp8_) widen_tile(begin, end, is_direct ? work.value_panel : work.key_columns, work);
+  if (is_direct) {
     const KvRuns ahead = runs_ahead(span, at, next, is_cold, work);
     args.ahead = ahead.runs;
     args.num_ahead = ahead.count;
@@ -496,7 +503,7 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
 KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
                              const Work& work) const {
   KvRuns ahead = {work.ahead, 0};
-  pages_.add_runs(span, &ahead);
+  if (!is_fp8_) pages_.add_runs(span, &ahead);  // else it has been read
   KvSpan later = span;
   if (++later.kv_head < at.block->kv_head + at.block->num_kv_heads) {
     pages_.add_runs(later, &ahead);
@@ -508,8 +515,22 @@ KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& nex
              std::min(start + kAttnTile, block.position + block.num_tokens) - start};
     pages_.add_runs(later, &ahead);
   }
-  ahead.skip(kAheadLines, is_cold && span.kv_head == at.block->kv_head);
+  if (!is_fp8_) ahead.skip(kAheadLines, is_cold && span.kv_head == at.block->kv_head);
   return ahead;
+}
+
+// Points the keys and values [begin, end) at rows of f32; the former are in the key panel.
+void Attention::widen_tile(int64_t begin, int64_t end, float* value_panel, const Work& work) const {
+  const auto widen = [&](const void** rows, float* panel) {
+    for (int64_t j = begin; j < end; ++j) {
+      float* row = panel + j * row_stride_;
+      table_.widen_fp8(row, rows[j], 0, head_dim_);
+      rows[j] = row;
+    }
+  };
+  widen(work.keys, work.key_panel);
+  widen(work.values, value_panel);
+  fill_group(work.keys, begin, end, kAttnKeyGroup);
 }
 
 // Makes what many rows read of keys and values [begin, end): f32, keys by columns, values by blocks

@@ -70,9 +70,12 @@ void reshape_and_cache(TensorView k_cache, TensorView v_cache, TensorView k, Ten
   }
   const int64_t block_size = k_cache.shape[1];
   check_range(op, "slot_mapping", slots, -1, k_cache.shape[0] * block_size);
-  const int of_cache = float_index(op, k_cache.dtype);
-  const auto cast_k = kernels().cast[float_index(op, k.dtype)][of_cache];
-  const auto cast_v = kernels().cast[float_index(op, v.dtype)][of_cache];
+  const auto kernel_of = [&](const TensorView& x) {
+    const int of_x = float_index(op, x.dtype);
+    if (k_cache.dtype == DType::kFP8) return kernels().narrow_to_fp8[of_x];
+    return kernels().cast[of_x][float_index(op, k_cache.dtype)];
+  };
+  const MapKernel cast_k = kernel_of(k), cast_v = kernel_of(v);
   parallel_for(slots.size, grain_of(k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t slot = slots[t];

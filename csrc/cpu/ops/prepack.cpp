@@ -51,8 +51,7 @@ class PartRows {
 int64_t packed_bytes(int64_t num_rows, int32_t dtype, int64_t num_cols) {
   if (!has_packer(static_cast<DType>(dtype))) return -1;
   const TileFormat format("prepack_weight", kernels(), static_cast<DType>(dtype));
-  format.check_columns("prepack_weight", num_cols);
-  return (num_rows + kTileRows - 1) / kTileRows * format.tile_bytes(num_cols);
+  return format.matrix_bytes("prepack_weight", num_rows, num_cols);
 }
 
 void pack_tiles(TensorView data, std::vector<TensorView> parts, int32_t dtype, int64_t num_cols) {

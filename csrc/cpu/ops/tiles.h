@@ -10,6 +10,9 @@
 
 namespace pyvt::cpu {
 
+// Rows or columns that a weight may have.
+constexpr int64_t kMaxSize = int64_t{1} << 40;
+
 // The kernels of a weight's dtype: either of the two.
 struct TileFormat {
   const FloatFormat* floats = nullptr;
@@ -43,8 +46,21 @@ struct TileFormat {
     (int8 != nullptr ? int8->pack_tile : floats->pack_tile)(rows, cols, tile);
   }
 
+  // Bytes of the tiles of a matrix. Throws where it has no such shape.
+  int64_t matrix_bytes(const char* op, int64_t rows, int64_t cols) const {
+    check_columns(op, cols);
+    int64_t bytes = 0;
+    PYVT_CHECK(
+        op,
+        rows >= 0 && rows <= kMaxSize &&
+            !__builtin_mul_overflow((rows + kTileRows - 1) / kTileRows, tile_bytes(cols), &bytes),
+        "weight: expected a matrix that fits in memory, got N=", rows, ", K=", cols);
+    return bytes;
+  }
+
   void check_columns(const char* op, int64_t cols) const {
-    PYVT_CHECK(op, cols >= 0 && (int8 == nullptr || cols % int8->block_cols == 0),
+    PYVT_CHECK(op,
+               cols >= 0 && cols <= kMaxSize && (int8 == nullptr || cols % int8->block_cols == 0),
                "weight: expected whole blocks, got K=", cols);
   }
 };
@@ -53,9 +69,8 @@ class Tiles {
  public:
   Tiles(const char* op, const KernelTable& table, const PackedMatrix& weight)
       : num_rows(weight.num_rows), num_cols(weight.num_cols), format(op, table, weight.dtype) {
-    format.check_columns(op, num_cols);
     packed_ = weight.data;
-    PYVT_CHECK(op, num_rows >= 0 && weight.num_bytes == num_tiles() * format.tile_bytes(num_cols),
+    PYVT_CHECK(op, weight.num_bytes == format.matrix_bytes(op, num_rows, num_cols),
                "weight: expected ", num_tiles(), " tiles of ", format.tile_bytes(num_cols),
                " bytes, got ", weight.num_bytes, " bytes");
   }

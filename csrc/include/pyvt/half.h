@@ -1,4 +1,4 @@
-// bf16 and f16 ↔ f32, round to nearest even, in portable C++; the ISA files have faster ones.
+// bf16, f16 and e4m3 ↔ f32, round to nearest even, in portable C++; the ISA files have faster ones.
 // Static: an ISA file compiles its own copy, so that no AVX2 code is shared with the scalar level.
 #pragma once
 
@@ -56,6 +56,32 @@ static inline uint16_t f32_to_f16(float value) {
   }
   const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+// 0x7f and 0xff are NaN, exponents of 0 subnormal. Without a branch, as is the way back, so that
+// compilers take vectors.
+static inline float e4m3_to_f32(uint32_t code) {
+  const uint32_t magnitude = code & 127;
+  const bool is_subnormal = magnitude < 8;
+  // A subnormal one is read with an exponent, whose one is subtracted.
+  const float read = bits_to_f32((magnitude << 20) + ((is_subnormal ? 121u : 120u) << 23));
+  const uint32_t bits = f32_to_bits(read - (is_subnormal ? 0x1p-6f : 0.0f));
+  return bits_to_f32((magnitude == 127 ? 0x7fc00000u : bits) | (code & 128) << 24);
+}
+
+// What is beyond ±448, infinities too, becomes that; a NaN keeps its sign.
+static inline uint8_t f32_to_e4m3(float value) {
+  const uint32_t bits = f32_to_bits(value), magnitude = bits & 0x7fffffffu;
+  const uint32_t capped = magnitude < 0x43e00000u ? magnitude : 0x43e00000u;
+  const uint32_t normal = (capped + 0x7ffff + ((capped >> 20) & 1) - 0x3c000000u) >> 20;
+  // Adding 2^14 moves the multiples of 2^-9 to the end of the mantissa, rounded.
+  const uint32_t subnormal = f32_to_bits(bits_to_f32(capped) + 0x1p14f) - 0x46800000u;
+  // Masks by sign bits: of a comparison compilers make a branch.
+  const uint32_t of_subnormal =
+      static_cast<uint32_t>(static_cast<int32_t>(capped - 0x3c800000u) >> 31);
+  const uint32_t of_nan = ((0x7f800000u - magnitude) >> 31) * 0x7f;
+  const uint32_t code = (subnormal & of_subnormal) | (normal & ~of_subnormal) | of_nan;
+  return static_cast<uint8_t>(code | (bits >> 24 & 0x80));
 }
 
 }  // namespace pyvt

@@ -89,16 +89,16 @@
   X(rotary_embedding, "f32 bf16 f16", \
     (pyvt_out q, pyvt_out k, pyvt_in positions, pyvt_in cos_sin), \
     (q, k, positions, cos_sin)) \
-  X(reshape_and_cache, "f32 bf16 f16", \
+  X(reshape_and_cache, "f32 bf16 f16 fp8_e4m3", \
     (pyvt_out k_cache, pyvt_out v_cache, pyvt_in k, pyvt_in v, pyvt_in slot_mapping), \
     (k_cache, v_cache, k, v, slot_mapping)) \
-  X(copy_blocks, "f64 f32 bf16 f16", \
+  X(copy_blocks, "f64 f32 bf16 f16 fp8_e4m3", \
     (pyvt_out k_cache, pyvt_out v_cache, pyvt_in src_dst), \
     (k_cache, v_cache, src_dst)) \
-  X(gather_blocks, "f64 f32 bf16 f16", \
+  X(gather_blocks, "f64 f32 bf16 f16 fp8_e4m3", \
     (pyvt_out out, pyvt_in cache, pyvt_in block_ids), \
     (out, cache, block_ids)) \
-  X(scatter_blocks, "f64 f32 bf16 f16", \
+  X(scatter_blocks, "f64 f32 bf16 f16 fp8_e4m3", \
     (pyvt_out cache, pyvt_in blocks, pyvt_in block_ids), \
     (cache, blocks, block_ids)) \
   X(embedding, "f32 bf16 f16", \
@@ -110,7 +110,7 @@
   X(packed_embedding, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
     (pyvt_out out, pyvt_in input_ids, pyvt_tiles weight), \
     (out, input_ids, weight)) \
-  X(paged_attention, "f32 bf16 f16", \
+  X(paged_attention, "f32 bf16 f16 fp8_e4m3", \
     (pyvt_out out, pyvt_out lse, pyvt_in q, pyvt_in k_cache, pyvt_in v_cache, \
      pyvt_in block_tables, pyvt_in seq_lens, pyvt_in cu_seqlens_q, pyvt_f64 scale, \
      pyvt_opt_i64 window, pyvt_opt_f64 soft_cap), \
