@@ -25,6 +25,9 @@ def joined(reply: Reply, num_choices: int = 1) -> list[dict[str, Any]]:
         for choice in chunk["choices"]:
             assert choice.keys() >= {"index", "delta", "finish_reason"}
             _add(choices[choice["index"]], choice)
+    for choice in choices:
+        assert choice["calls"] or not choice.pop("is_call", False)
+        choice.pop("is_call", None)
     return choices
 
 
@@ -32,10 +35,15 @@ def _add(to: dict[str, Any], choice: dict[str, Any]) -> None:
     assert "finish_reason" not in to, "nothing comes after the end"
     delta = dict(choice["delta"])
     if "role" not in to:
-        assert delta == {"role": "assistant", "content": ""}
-        to["role"] = delta.pop("role")
+        # Null where a call is forced, so that there will be no content.
+        assert delta in (
+            {"role": "assistant", "content": ""},
+            {"role": "assistant", "content": None},
+        )
+        to["role"], to["is_call"] = delta.pop("role"), delta.pop("content") is None
     assert "role" not in delta
     assert delta.get("reasoning") == delta.get("reasoning_content")
+    assert not (to["is_call"] and "content" in delta)
     to["content"] += delta.get("content", "")
     if "reasoning" in delta:
         to["reasoning"] = to.get("reasoning", "") + delta["reasoning"]
