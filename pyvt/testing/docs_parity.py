@@ -288,8 +288,9 @@ CAPABILITIES = (
         figure=lambda root: "; ".join(map(_ratios, _peer_records(root))),
     ),
     Capability(
-        name="CUDA backend on its emulator: ops, tiny Llama and Qwen3 models and the engine with "
-        "captured decode steps equal the reference",
+        name="CUDA backend on its emulator: ops, tiny models, and engines with captured decode "
+        "steps, chunks, preemption, prefix cache, drafts, grammars and a KV connector equal the "
+        "reference",
         command="make emu",
         label="SIMULATED",
     ),
