@@ -13,7 +13,7 @@ demo: $(VENV)/.core
 
 test: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --max-worker-restart=0
 
 test-all: $(VENV)/.dev
 	$(BIN)/python -m tests.fixtures --all
