@@ -17,7 +17,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
 
@@ -26,6 +26,7 @@ from pyvt.engine.async_llm import AsyncLLM
 from pyvt.errors import ConfigError
 from pyvt.log import get_logger
 from pyvt.server.app import create_app
+from pyvt.server.connection import Connection
 from pyvt.server.sleep import sleep_when_idle
 from pyvt.server.state import ServerState
 
@@ -219,7 +220,7 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
     config = state.config
     made = uvicorn.Config(
         create_app(state),
-        http=_http(),
+        http=Connection,
         log_config=None,
         log_level="error",
         access_log=False,
@@ -240,15 +241,6 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
             field="server.ssl_certfile",
         ) from error
     return made
-
-
-def _http() -> type[asyncio.Protocol] | Literal["h11"]:
-    """Return what reads HTTP: with httptools where it is installed."""
-    try:
-        from pyvt.server.connection import Connection
-    except ImportError:
-        return "h11"
-    return Connection
 
 
 class UnsignalledServer(uvicorn.Server):

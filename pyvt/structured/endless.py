@@ -228,7 +228,7 @@ class _Schema:
             self._ended |= set(pending) - set(left)
             pending = left[::-1]
         self.has_endless = bool(pending)
-        return None if self._ends(self._schema) else min(pending, default="#")
+        return None if self._ends(self._schema) else min(pending, default=None)
 
     def _ends(self, node: Node) -> bool:
         if not isinstance(node, Mapping):

@@ -223,7 +223,9 @@ def _finite(schema: Any, name: str) -> Any:
     """Return what of a schema finite values satisfy; refuse one of which nothing is left."""
     schema, reference = finite_schema(schema)
     if reference is not None:
-        got = f"{reference}, which requires itself; let it be left out or be another type"
+        got = (
+            f"{reference}, which requires itself or is false; let it be left out or be another type"
+        )
         raise refused("a schema that some finite value satisfies", got, at=name)
     return schema
 

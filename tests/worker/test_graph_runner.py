@@ -109,6 +109,10 @@ def _step(model: DecoderForCausalLM, num_reqs: int, length: int, caches: Any) ->
     return StepInputs(input_ids=ids, batch=batch, requests=(), wanted=())
 
 
+def _caches(model: DecoderForCausalLM) -> Any:
+    return allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE).layers
+
+
 def _runner(model: DecoderForCausalLM, backend: RecordingBackend) -> GraphRunner:
     return GraphRunner(model, 8, Backend(name="recording", make_plan=backend.make_plan))
 
@@ -117,9 +121,7 @@ def _runner(model: DecoderForCausalLM, backend: RecordingBackend) -> GraphRunner
 def test_replay_equals_eager_to_the_bit(
     model: DecoderForCausalLM, backend: RecordingBackend, num_reqs: int
 ) -> None:
-    specs = model.kv_cache_specs()
-    eager_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
-    plan_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    eager_caches, plan_caches = _caches(model), _caches(model)
     runner = _runner(model, backend)
 
     for length in range(1, 12):
@@ -162,9 +164,7 @@ def _verify_step(
 def test_steps_that_verify_share_a_plan_however_the_drafts_are_shared_out(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
-    specs = model.kv_cache_specs()
-    eager_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
-    plan_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    eager_caches, plan_caches = _caches(model), _caches(model)
     runner = _runner(model, backend)
 
     computed = np.zeros(2, np.int64)
@@ -185,9 +185,7 @@ def test_steps_that_verify_share_a_plan_however_the_drafts_are_shared_out(
 def test_short_ends_of_prompts_share_a_plan_with_a_head_of_one_row(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
-    specs = model.kv_cache_specs()
-    eager_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
-    plan_caches = allocate_kv_cache(specs, 32, BLOCK_SIZE).layers
+    eager_caches, plan_caches = _caches(model), _caches(model)
     runner = _runner(model, backend)
 
     for turn in range(3):
@@ -211,7 +209,7 @@ def test_short_ends_of_prompts_share_a_plan_with_a_head_of_one_row(
 def test_shape_that_was_used_longest_ago_loses_its_plan(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
-    caches = allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE).layers
+    caches = _caches(model)
     runner = _runner(model, backend)
     runner._recorded = {(0, i, i): None for i in range(MAX_PLANS - 1)}
 
@@ -228,7 +226,7 @@ def test_shape_that_was_used_longest_ago_loses_its_plan(
 def test_step_with_an_op_of_the_reference_stays_eager_and_is_counted(
     model: DecoderForCausalLM, backend: RecordingBackend
 ) -> None:
-    caches = allocate_kv_cache(model.kv_cache_specs(), 32, BLOCK_SIZE).layers
+    caches = _caches(model)
     runner = _runner(model, backend)
 
     for length in range(1, 4):

@@ -1,6 +1,5 @@
 """Experts, linear attention, draft heads and blocks in whole tiny models on the CUDA backend."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,6 @@ BLOCKS = MODEL_CASES_BY_NAME["qwen3_moe"].config | {
     "num_hidden_layers": 1,
     "num_experts": 3,
 }
-
-
-@pytest.fixture(autouse=True)
-def numpy_again() -> Iterator[None]:
-    """The reference, selected again after the test."""
-    yield
-    use_backend("numpy")
 
 
 def _num_reference_calls() -> int:

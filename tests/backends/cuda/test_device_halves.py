@@ -1,6 +1,5 @@
 """Whole tiny models in halves with heads as wide as real ones: the paths over tensor cores."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen3_5": {**LINEAR, "num_hidden_layers": 2, "layer_types": TWO_LAYERS},
 }
 NUM_TOKENS = 40
-
-
-@pytest.fixture(autouse=True)
-def numpy_again() -> Iterator[None]:
-    """The reference, selected again after the test."""
-    yield
-    use_backend("numpy")
 
 
 def uses_of_tensor_cores() -> dict[str, int]:

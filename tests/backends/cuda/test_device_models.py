@@ -1,6 +1,5 @@
 """Whole tiny models and the engine on the CUDA backend against the reference."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ pytestmark = [NEEDS_DEVICE]
 
 CASES = ("llama", "llama_biases", "llama_tied", "llama_yarn", "qwen3", "qwen3_tied")
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 5, 6, 7, 8], [40, 41])
-
-
-@pytest.fixture(autouse=True)
-def numpy_again() -> Iterator[None]:
-    """The reference, selected again after the test."""
-    yield
-    use_backend("numpy")
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """Steps of the engine on a device: what waits, what is launched, and what padding leaves alone."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pyvt.dispatch import use_backend
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.sampling_params import SamplingParams
 from tests.backends.cuda.device_engine import engine_on
@@ -18,13 +16,6 @@ pytestmark = [NEEDS_DEVICE]
 
 DRAFTS = {"speculation": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 3}
 PROMPTS = ([5, 6, 7], [8, 9, 8, 9, 8], [12, 5, 6, 7, 8], [40, 41], [7, 7, 7, 7, 7, 7], [30], [9])
-
-
-@pytest.fixture(autouse=True)
-def numpy_again() -> Iterator[None]:
-    """The reference, selected again after the test."""
-    yield
-    use_backend("numpy")
 
 
 @pytest.fixture(scope="module")
