@@ -259,7 +259,7 @@ def keyboard(driver: Driver) -> dict[str, Any]:
     """Everything without a mouse: a line break, send, and a button reached by Tab."""
     page, seen = driver.page, {}
     page.reload()
-    page.wait_for_function("document.activeElement.id === 'input'")
+    until(lambda: page.evaluate("document.activeElement.id") == "input")
     driver.say = "short"
     page.keyboard.type("two")
     page.keyboard.press("Shift+Enter")
