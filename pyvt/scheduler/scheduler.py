@@ -528,7 +528,6 @@ class Scheduler:
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         request.blocks = None
-        request.draft_token_ids = ()
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
         request.draft_token_ids = ()
@@ -564,6 +563,7 @@ class Scheduler:
         # The KV of drafts that were right is valid; that of the last token is not written.
         request.num_computed_tokens += num_tokens - 1
         reason, stop_reason = end or (None, None)
+        reason = "stop" if reason == "length" and request_id in answer.complete else reason
         logprobs, prompts = answer.logprobs, answer.prompt_logprobs
         return EngineCoreOutput(
             request_id,

@@ -104,7 +104,15 @@ class GrammarMatcher:
     @property
     def is_complete(self) -> bool:
         """Whether nothing but the end may follow."""
-        return self._path == [] or self._matcher.is_stopped()
+        if self.error is not None:
+            return False
+        if self._path == [] or self._matcher.is_stopped():
+            return True
+        if not self._matcher.is_accepting():
+            return False
+        allowed = allowed_ids(self._matcher.compute_bitmask(), self._grammar.vocabulary.size)
+        ends = self._grammar.vocabulary.end_ids
+        return not set(np.flatnonzero(allowed)[: len(ends) + 1].tolist()) - set(ends)
 
     def masks(self, drafts: Sequence[int], num_left: int) -> Array:
         """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool.

@@ -148,6 +148,7 @@ class ModelRunner:
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
             pooled=_pooled_prompts(step.requests, sampled.token_ids),
+            complete=self._complete(sampled.token_ids),
             errors=errors | sampled.errors,
         )
 
@@ -241,6 +242,18 @@ class ModelRunner:
                 request.num_drafts = limit
             limits[request_id] = min(limit, num_left)
         return limits
+
+    def _complete(self, sampled: Iterable[str]) -> frozenset[str]:
+        """Return the requests without tokens left whose text could only have ended."""
+        found = set()
+        for request_id in sampled:
+            request = self.rows[request_id]
+            if request.matcher is None:
+                continue
+            num_output = self.rows.num_tokens[request.row] - request.num_prompt_tokens
+            if num_output == request.params.max_tokens and request.matcher.is_complete:
+                found.add(request_id)
+        return frozenset(found)
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

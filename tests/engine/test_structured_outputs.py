@@ -108,6 +108,33 @@ def test_complete_text_ends_before_min_tokens(llm: LLM) -> None:
     assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("ab", "stop")
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("close_within_budget", [True, False])
+def test_text_that_is_complete_with_the_last_token_ends_with_stop(
+    llm: LLM, close_within_budget: bool, is_stream: bool
+) -> None:
+    params = params_of(3, choice=["abc"], close_within_budget=close_within_budget)
+
+    outputs = list(llm.stream("x", params)) if is_stream else llm.generate("x", params)
+
+    answers = [output.outputs[0] for output in outputs]
+    assert "".join(answer.text for answer in answers) == "abc"
+    assert sum(len(answer.token_ids) for answer in answers) == 3
+    assert (answers[-1].finish_reason, answers[-1].stop_reason) == ("stop", None)
+
+
+@pytest.mark.parametrize(("regex", "reason"), [("[ab]{3}", "stop"), ("[ab]{3,4}", "length")])
+def test_text_that_may_go_on_behind_the_last_token_ends_with_length(
+    llm: LLM, regex: str, reason: str
+) -> None:
+    params = params_of(3, regex=regex, close_within_budget=False)
+
+    (output,) = llm.generate("x", params)
+
+    assert len(output.outputs[0].text) == 3
+    assert output.outputs[0].finish_reason == reason
+
+
 def test_text_that_may_go_on_does_so_up_to_min_tokens(llm: LLM) -> None:
     structure = StructuredOutputsParams(regex="[ab]+")
 
