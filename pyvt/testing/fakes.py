@@ -284,6 +284,7 @@ class FakeTokenizer:
     EOS, BOS, MSG, END_MSG = range(256, 260)
     vocab_size = 260
     special_ids = frozenset(range(256, 260))
+    unused_ids: frozenset[int] = frozenset()
     control_texts = ("<eos>", "<bos>", "<msg>", "</msg>")
     eos_token_ids = (EOS,)
     bos_token_id: int | None = BOS

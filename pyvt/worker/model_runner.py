@@ -48,8 +48,12 @@ class ModelRunner:
         config: EngineConfig,
         *,
         connector: KVConnector | None = None,
+        unused_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """``config`` is resolved: its ``max_model_len`` is a number."""
+        """``config`` is resolved: its ``max_model_len`` is a number.
+
+        ``unused_ids`` are those of logits that stand for no token.
+        """
         if config.max_model_len == "auto":
             raise ConfigError(
                 "[worker] max_model_len: expected a number, got 'auto'; resolve the config first",
@@ -66,7 +70,9 @@ class ModelRunner:
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
             num_groups=len(kv_cache.groups),
+            unused_ids=sorted(unused_ids),
         )
+        self._not_sampled = unused_ids | {ops.NO_TOKEN}
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
         backend = selected_backend()
@@ -166,7 +172,7 @@ class ModelRunner:
         return sampling.finish()
 
     def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
-        """Return the most likely tokens; None where a row has none that is finite.
+        """Return the most likely tokens; None where a row has none, or one that stands for none.
 
         So logits are read once, not once more to count what is not finite.
         """
@@ -180,7 +186,7 @@ class ModelRunner:
                 return None
             indices = step.batch.logits_indices
             tokens = tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
-        if min(tokens) < 0:
+        if not self._not_sampled.isdisjoint(tokens):
             return None
         ids = (row.request.request_id for row in step.wanted)
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))

@@ -18,6 +18,7 @@ from pyvt.kv_tier import MemoryConnector
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams
 from pyvt.weights.resolve import open_model
+from tests.engine.engine_backend import NAMES, needs
 from tests.engine.tiny_model import CONFIG, EOS_TEXT, write_tiny_model
 
 MIB = 2**20
@@ -404,6 +405,22 @@ def test_chat_template_of_a_file_replaces_the_models_own(tmp_path: Path) -> None
     assert other.render(messages).text == "<user>hi"
     with pytest.raises(CheckpointError, match=r"nowhere\.jinja.*readable file"):
         LLM(str(folder), chat_template=str(tmp_path / "nowhere.jinja"))
+
+
+@pytest.mark.parametrize("backend", NAMES)
+def test_padding_of_the_vocabulary_is_never_sampled(tmp_path: Path, backend: str) -> None:
+    """A random model has its best token among 142 rows that the tokenizer knows nothing of."""
+    folder = write_tiny_model(tmp_path / "padded", vocab_size=400)
+    settings = ({"temperature": 0}, {"temperature": 0, "logprobs": 1}, {"temperature": 1.5})
+    params = [SamplingParams(max_tokens=20, seed=5, ignore_eos=True, **s) for s in settings]
+
+    outputs = LLM(str(folder), backend=needs(backend)).generate(["x"] * 3, params)
+
+    for output in outputs:
+        assert len(output.outputs[0].token_ids) == 20
+        assert max(output.outputs[0].token_ids) < 258
+    assert outputs[1].outputs[0].logprobs is not None
+    assert any(entry.top[0].token_id >= 258 for entry in outputs[1].outputs[0].logprobs)
 
 
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
