@@ -232,13 +232,13 @@ class TransferResults:
     Attributes:
         sent: requests whose blocks are stored: they may be freed.
         received: requests whose blocks are loaded.
-        failed: requests whose load failed; they are in ``received`` too.
+        failed_received: requests whose load failed; they are in ``received`` too.
         invalid_blocks: of failed loads, the blocks of each group that hold nothing.
     """
 
     sent: frozenset[str] = frozenset()
     received: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
+    failed_received: frozenset[str] = frozenset()
     invalid_blocks: tuple[frozenset[int], ...] = ()
 
 

@@ -12,7 +12,8 @@ from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch import fetch, on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, OutOfMemoryError
-from pyvt.kv_tier.connector import KVConnector
+from pyvt.kv_tier.connector import KVConnector, KVLayout
+from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.log import get_logger
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -63,7 +64,10 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.connector = connector
         if connector is not None:
-            connector.register_kv_caches(kv_cache)
+            layout = KVLayout(
+                block_size=kv_cache.block_size, groups=kv_cache.groups, blocks=kv_cache
+            )
+            connector.register_kv_caches(kv_cache.tensors(), layout)
         self.rows = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -79,6 +83,7 @@ class ModelRunner:
         self.drafter: HeadDrafter | None = None
         if config.speculative.speculation == MTP_METHOD:
             self.drafter = HeadDrafter(model, self.rows, backend.device)
+        self._batch: ForwardBatch | None = None
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
@@ -102,15 +107,15 @@ class ModelRunner:
             return self._run_or_fail(output)
         self._load(self.connector, output)
         answer = self._run_or_fail(output)
-        for layer in range(len(self.kv_cache.layers)):
-            self.connector.save_kv_layer(layer)
+        batch, self._batch = self._batch, None
+        for layer, kv in enumerate(self.kv_cache.layers if batch is not None else ()):
+            self.connector.save_kv_layer(layer, kv, batch)
         self.connector.wait_for_save()
         return replace(answer, transfers=self.connector.get_transfer_results())
 
     def _load(self, connector: KVConnector, output: SchedulerOutput) -> None:
         """Start the loads of a step and wait for those that it reads."""
-        if output.finished_request_ids:
-            connector.handle_preemptions(output.finished_request_ids)
+        connector.handle_preemptions(output.transfers)
         connector.start_load_kv(output.transfers)
         for layer in range(len(self.kv_cache.layers)):
             connector.wait_for_layer_load(layer)
@@ -141,6 +146,7 @@ class ModelRunner:
             output.state_slots,
         )
         hidden = self.graphs.forward(step)
+        self._batch = step.batch
         errors = self._add_prompt_logprobs(step, hidden)
         _pool_prompts(step, hidden)
         if not step.wanted:

@@ -444,6 +444,41 @@ def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path)
     assert second.metrics.num_cached_tokens == made[1].num_loaded * 4 > 0
 
 
+class Watching(MemoryConnector):
+    """Notes the arrays that it gets."""
+
+    def register_kv_caches(self, caches: Any, layout: Any) -> None:
+        """Keep them."""
+        self.caches, self.layout = caches, layout
+        self.saved: list[tuple[int, bool, int]] = []
+        super().register_kv_caches(caches, layout)
+
+    def save_kv_layer(self, layer: int, kv: Any, attn_meta: Any) -> None:
+        """Note whose arrays they are."""
+        is_own = all(kv[i] is self.caches[f"layers.{layer}.{part}"] for i, part in enumerate("kv"))
+        self.saved.append((layer, is_own, attn_meta.num_tokens))
+
+
+def test_connector_gets_the_arrays_of_layers_and_how_they_lie(tiny: Path) -> None:
+    made: list[Watching] = []
+
+    def make(block_size: int, groups: tuple[CacheGroup, ...]) -> Watching:
+        made.append(Watching(block_size, groups=groups))
+        return made[-1]
+
+    config = engine_config(str(tiny), block_size=4, num_blocks=32)
+    llm = LLM.from_engine(build_engine(config, make_connector=make))
+    llm.generate("hello", SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+    llm.shutdown()
+
+    (connector,) = made
+    assert sorted(connector.caches) == [f"layers.{n}.{part}" for n in (0, 1) for part in "kv"]
+    assert connector.caches["layers.0.k"].shape == (33, 4, 2, 8)
+    assert connector.layout.block_size == 4
+    assert [group.kind for group in connector.layout.groups] == ["full"]
+    assert connector.saved == [(0, True, 5), (1, True, 5), (0, True, 1), (1, True, 1)]
+
+
 def test_connector_needs_the_names_of_blocks(tiny: Path) -> None:
     config = engine_config(str(tiny), enable_prefix_caching=False)
 
