@@ -40,6 +40,7 @@ class ShortestText:
     Attributes:
         unfinished: where the search came to its bound before an end: how far it had come.
         is_slow: whether it ended for lack of time.
+        error: why the grammar could not go on somewhere on the way, empty where it could.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class ShortestText:
         self._max_cpu_s = max_cpu_s
         self._end_s = time.thread_time() + max_cpu_s
         self.is_slow = False
+        self.error = ""
         self.unfinished: list[int] = []
         self._root = matcher
         self._marks = [list(mark) for mark in marks]
@@ -136,6 +138,7 @@ class ShortestText:
             mask = matcher.compute_bitmask()
             options = self._options(mask, chosen if mask == before else -1)
             if not options or matcher.is_error():
+                self.error = matcher.get_error() or self.error
                 return None
             taken: Sequence[int] = options[:1]
             if len(options) > 1:
@@ -145,6 +148,7 @@ class ShortestText:
                 self.unfinished = max(self.unfinished, [*path, *taken][:limit], key=len)
                 return None
             if not matcher.consume_tokens(list(taken)):
+                self.error = matcher.get_error() or self.error
                 return None
             self._num_steps += len(taken)
             path += taken
