@@ -58,7 +58,8 @@ class ShortestText:
         self._max_bytes = max_bytes
         self._limit = max_bytes or max_steps
         self._max_cpu_s = max_cpu_s
-        self._end_s = time.thread_time() + max_cpu_s
+        self._start_s = time.thread_time()
+        self._end_s = self._start_s + max_cpu_s
         self.is_slow = False
         self.error = ""
         self.unfinished: list[int] = []
@@ -113,6 +114,11 @@ class ShortestText:
                 if other is not None and len(other[0]) > len(longest):
                     longest = other[0]
         return longest
+
+    @property
+    def step_s(self) -> float:
+        """CPU time of a step so far."""
+        return (time.thread_time() - self._start_s) / max(1, self._num_steps)
 
     def _is_over(self) -> bool:
         """Return whether the steps or the time are used up."""

@@ -136,12 +136,14 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
         raise refused("a grammar with fewer choices in one place", _plain(search.error))
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
+    detour = vocabulary.to_tokens(search.detour())
     return CompiledGrammar(
         vocabulary=vocabulary,
         tokens=matcher,
         by_byte=on_bytes,
         shortest=0 if path is None else len(path),
-        detour=len(vocabulary.to_tokens(search.detour()) or ()),
+        detour=len(detour or ()),
+        step_s=search.step_s,
         warnings=warnings,
         marks=marks,
         is_free_text=grammar.is_free_text,

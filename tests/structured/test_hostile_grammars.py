@@ -297,7 +297,9 @@ def test_grammar_of_many_choices_in_one_place_is_followed_or_refused() -> None:
         return {"type": "object", "properties": {name: {"type": "string"} for name in names}}
 
     assert accepts(compiled(json=schema_of(500)), '{"p7": "x", "p498": "y"}')
-    with pytest.raises(RequestError, match=r"fewer choices in one place.*Current row has \d+ items"):
+    with pytest.raises(
+        RequestError, match=r"fewer choices in one place.*Current row has \d+ items"
+    ):
         compiled(choice=[f"value {i}" for i in range(9000)])
     assert accepts(compiled(choice=[f"value {i}" for i in range(5000)]), "value 4321")
 
