@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from pyvt import other_names
 from pyvt.config.cache import (
     Auto,
     CacheConfig,
@@ -133,7 +134,7 @@ def engine_config(model: str, **settings: Any) -> EngineConfig:
         elif name in owners:
             by_part.setdefault(owners[name], {})[name] = value
         else:
-            known = did_you_mean(name, own | owners.keys())
+            known = other_names.SETTINGS.get(name) or did_you_mean(name, own | owners.keys())
             raise ConfigError(f"[config] setting: {name!r} is unknown; {known}", field=name)
     for part, values in by_part.items():
         if not isinstance(chosen.get(part, _PARTS[part]()), _PARTS[part]):

@@ -248,9 +248,18 @@ class EngineThread:
                     self._deliver(self.engine.step())
         except BaseException as error:
             log.error("engine thread failed: %s: %s", type(error).__name__, error)
+            self._close()
             self._end(_State.DEAD, error)
         else:
+            self._close()
             self._end(_State.STOPPED, None)
+
+    def _close(self) -> None:
+        """Close the engine; what fails here fails nobody's request."""
+        try:
+            self.engine.close()
+        except Exception as error:
+            log.error("engine did not close: %s: %s", type(error).__name__, error)
 
     def _take_commands(self) -> bool:
         """Carry out what was asked for; wait for something to do. Returns False at the end."""

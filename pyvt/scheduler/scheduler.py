@@ -350,15 +350,15 @@ class Scheduler:
         results = self.transfers.update(answer.transfers)
         for request in self.transfers.take_loaded(results):
             self._running.add(request)
-            if self.hasher is not None and request.request_id not in results.failed:
+            if self.hasher is not None and request.request_id not in results.failed_received:
                 self._publish(request)
-        for request_id in results.failed:
+        for request_id in results.failed_received:
             request_or_none = self._requests.get(request_id)
             if request_or_none is not None and request_or_none.status is RequestStatus.RUNNING:
                 valid = self.transfers.first_invalid(request_or_none, results)
                 valid = self.rollback_request(request_id, valid)
                 request_or_none.num_cached_tokens = min(request_or_none.num_cached_tokens, valid)
-        return results.failed
+        return results.failed_received
 
     def _queue_of(self, request: Request) -> RequestQueue:
         is_running = request.status is RequestStatus.RUNNING
@@ -528,7 +528,6 @@ class Scheduler:
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         request.blocks = None
-        request.draft_token_ids = ()
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
         request.draft_token_ids = ()
@@ -564,6 +563,7 @@ class Scheduler:
         # The KV of drafts that were right is valid; that of the last token is not written.
         request.num_computed_tokens += num_tokens - 1
         reason, stop_reason = end or (None, None)
+        reason = "stop" if reason == "length" and request_id in answer.complete else reason
         logprobs, prompts = answer.logprobs, answer.prompt_logprobs
         return EngineCoreOutput(
             request_id,

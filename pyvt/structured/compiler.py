@@ -31,6 +31,9 @@ from pyvt.tokenizer.base import Tokenizer
 log = get_logger(__name__)
 
 NUM_THREADS = 2
+# Rules that may go on at one place of a text: one for each choice, four for each property that may
+# come next. Masks take longer with each.
+MAX_ITEMS = 8000
 # What a schema that is not strict may give up, in this order.
 _LESS_STRICT: tuple[dict[str, Any], ...] = ({"coerce_one_of": True}, {"lenient": True})
 
@@ -129,14 +132,18 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
     found = search.find()
     if search.is_slow:
         raise refused("a grammar that tells soon what may come next", "one of too many ways")
+    if found is None and search.error:
+        raise refused("a grammar with fewer choices in one place", _plain(search.error))
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
+    detour = vocabulary.to_tokens(search.detour())
     return CompiledGrammar(
         vocabulary=vocabulary,
         tokens=matcher,
         by_byte=on_bytes,
         shortest=0 if path is None else len(path),
-        detour=len(vocabulary.to_tokens(search.detour()) or ()),
+        detour=len(detour or ()),
+        step_s=search.step_s,
         warnings=warnings,
         marks=marks,
         is_free_text=grammar.is_free_text,
@@ -144,7 +151,7 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
 
 
 def _matcher(tokenizer: llguidance.LLTokenizer, grammar: GrammarText) -> llguidance.LLMatcher:
-    limits = llguidance.LLParserLimits(verbose_errors=False)
+    limits = llguidance.LLParserLimits(verbose_errors=False, max_items_in_row=MAX_ITEMS)
     return llguidance.LLMatcher(tokenizer, grammar.text, log_level=0, limits=limits)
 
 

@@ -4,16 +4,14 @@ A vector has length 1, or the length of the hidden states with ``normalize`` fal
 OpenAI sends: little-endian f32.
 """
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from pyvt.outputs import unit_vector
+from pyvt.outputs import unit_vector, vector_as_base64
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.errors import body_of, request_error
 from pyvt.server.fields import checked
@@ -78,7 +76,7 @@ def _embedding(asked: EmbeddingsRequest, generation: Generation) -> Sequence[flo
     if asked.normalize is not False:
         vector = unit_vector(vector)
     if asked.encoding_format == "base64":
-        return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
+        return vector_as_base64(vector)
     return vector
 
 
