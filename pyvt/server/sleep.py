@@ -67,8 +67,8 @@ async def unload(state: ServerState) -> None:
     llm, state.llm = state.llm, None
     assert llm is not None, "there is a model"
     state.is_asleep = True
-    state.metrics.engine = None
     await llm.shutdown(timeout_s=5.0)
+    state.metrics.detach()
     del llm
     await asyncio.to_thread(_collect)
     log.info("model unloaded; the next request loads it again")

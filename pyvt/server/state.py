@@ -58,7 +58,7 @@ class ServerState:
     num_handled: int = 0
     last_handled_s: float = field(default_factory=time.monotonic)
     started_s: float = field(default_factory=time.time)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics = field(init=False)
     _speech: Speech | None = None
     _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
 
@@ -66,9 +66,10 @@ class ServerState:
         """Take a loaded engine: from now on requests are served."""
         self.llm = llm
         self.is_asleep = False
-        self.metrics.engine = llm.engine
+        self.metrics.attach(llm.engine)
 
     def __post_init__(self) -> None:
+        self.metrics = Metrics(self.names[0])
         _check_choice("tool_call_parser", self.config.tool_call_parser, TOOL_DIALECTS)
         _check_choice("reasoning_parser", self.config.reasoning_parser, REASONING_TAGS)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -211,6 +212,13 @@ class Server(Client):
 
     def complete(self, prompt: Any = "Hi", **fields: Any) -> Reply:
         return self.post("/v1/completions", {"prompt": prompt, "max_tokens": 200, **fields})
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values of /metrics by name and labels, without ``pyvt:`` and the model's."""
+        lines = self.get("/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+        found = {re.sub(r',?model_name="tiny",?', "", name): float(value) for name, value in pairs}
+        return {name[5:].removesuffix("{}"): value for name, value in found.items()}
 
     def close(self) -> None:
         self.llm.thread.shutdown()

@@ -123,7 +123,7 @@ def num_running(port: int) -> float:
     end_s = time.monotonic() + 5
     while True:
         text = asyncio.run(metrics()).decode()
-        (line,) = [li for li in text.split("\n") if li.startswith("pyvt:num_requests_running ")]
+        (line,) = [li for li in text.split("\n") if li.startswith("pyvt:num_requests_running{")]
         if line.endswith(" 0.0") or time.monotonic() > end_s:
             return float(line.split()[1])
 

@@ -220,5 +220,5 @@ def test_server_lives_and_is_idle_after_all_of_it(tiny: Tiny) -> None:
     assert tiny.get("/health").json() == {"status": "ok"}
     assert tiny.post("/v1/completions", BASES["/v1/completions"]).status == 200
     metrics = tiny.get("/metrics").text
-    assert "pyvt:num_requests_running 0.0" in metrics
-    assert "pyvt:num_requests_waiting 0.0" in metrics
+    assert 'pyvt:num_requests_running{model_name="tiny"} 0.0' in metrics
+    assert 'pyvt:num_requests_waiting{model_name="tiny"} 0.0' in metrics
