@@ -33,7 +33,7 @@ def create_app(state: ServerState) -> Starlette:
             Route("/openapi.json", _Endpoint(openapi, needs_model=False), methods=["GET"]),
         ],
         middleware=[
-            Middleware(RequestLog, is_logging=not config.disable_access_log),
+            Middleware(RequestLog, is_logging=not config.disable_uvicorn_access_log),
             Middleware(HostCheck, allowed=_hosts(state)),
             Middleware(Cors, allowed=config.allowed_origins),
             Middleware(KeyCheck, keys=config.api_key),
@@ -113,7 +113,8 @@ def _no_route(scope: Scope, error: HTTPException) -> Response:
     """Return the answer for a path or a method that there is not."""
     path = scope["path"][:200]
     refusal = RequestError(
-        f"[server] path: {path!r} does not exist; GET /v1/models lists the model", code="not_found"
+        f"[server] path: {path!r} does not exist; GET /openapi.json lists the routes",
+        code="not_found",
     )
     if error.status_code == 405:
         refusal = RequestError(

@@ -77,7 +77,7 @@ def start(model: Path, *options: str, key: str | None = KEY) -> Zoo:
     command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0"]
     command += [] if key is None else ["--api-key", key]
     process = subprocess.Popen(
-        [*command, "--served-model-name", "zoo-model", "--disable-access-log", *options],
+        [*command, "--served-model-name", "zoo-model", "--disable-uvicorn-access-log", *options],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYVT_TEST_HOOKS": "1", "OPENBLAS_NUM_THREADS": "1"},

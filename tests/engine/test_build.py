@@ -407,7 +407,7 @@ def test_chat_template_of_a_file_replaces_the_models_own(tmp_path: Path) -> None
 
 
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
-    config = engine_config(str(tiny), block_size=4, kv_dtype="f32")
+    config = engine_config(str(tiny), block_size=4, kv_cache_dtype="f32")
     store: dict[Any, bytes] = {}
     made: list[MemoryConnector] = []
 

@@ -184,7 +184,8 @@ class Server(Client):
         self.engine = made
         self.llm = AsyncLLM.from_engine(made, max_requests=max_requests)
         self.state = ServerState(
-            config=ServerConfig(**{"disable_access_log": True, **(config or {})}), names=names
+            config=ServerConfig(**{"disable_uvicorn_access_log": True, **(config or {})}),
+            names=names,
         )
         self.state.attach(self.llm)
         super().__init__(create_app(self.state))

@@ -76,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
     model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
     command = [sys.executable, "-m", "pyvt", "serve", str(model)]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--disable-access-log", "--max-num-seqs", "64"],
+        [*command, "--port", "0", "--disable-uvicorn-access-log", "--max-num-seqs", "64"],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},

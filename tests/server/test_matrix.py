@@ -68,7 +68,7 @@ class Tiny(Client):
     def __init__(self, llm: AsyncLLM) -> None:
         self.llm = llm
         self.alone: list[int] = []
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("tiny",))
         state.attach(llm)
         super().__init__(create_app(state))
 

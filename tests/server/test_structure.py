@@ -73,7 +73,7 @@ class Tiny(Client):
         processor = llm.engine.input_processor
         made = ChatTemplate.for_tokenizer({"default": TEMPLATES[template]}, processor.tokenizer)
         processor._chat_template = lambda: made
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("tiny",))
         state.attach(llm)
         self.room = ROOM.get(template, 90)
         super().__init__(create_app(state))

@@ -33,7 +33,7 @@ class Tiny(Client):
         }
         llm.shutdown()
         self.llm = AsyncLLM(path, backend="numpy")
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("tiny",))
         state.attach(self.llm)
         super().__init__(create_app(state))
 
