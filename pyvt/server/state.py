@@ -23,6 +23,9 @@ from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
 T = TypeVar("T")
 
+# Between the id of an answer and the number of one of its prompts; ids of clients have none.
+PART_MARK = "#"
+
 
 @dataclass(frozen=True, slots=True)
 class Speech:
@@ -191,6 +194,14 @@ class ServerState:
         has_usage = bool(options and options.include_usage)
         is_continuous = bool(options and options.continuous_usage_stats)
         return has_usage or self.config.enable_force_include_usage, is_continuous
+
+    def abort(self, response_id: str) -> bool:
+        """End a request by the id of its answer; return whether it was unfinished."""
+        if self.llm is None:
+            return False
+        started = [stream.request_id for stream in self._streams]
+        parts = [name for name in started if name.startswith(f"{response_id}{PART_MARK}")]
+        return any([self.llm.abort(name) for name in (response_id, *parts)])
 
     def close_streams(self) -> None:
         """Abort what runs; clients get an event that says so."""

@@ -19,6 +19,8 @@ from pyvt.server.openai.schema import ChatRequest, SamplingFields
 NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format.schema": "text.format.schema",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
