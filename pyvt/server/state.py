@@ -101,6 +101,13 @@ class ServerState:
         return None if self.llm.is_ready else "the engine has stopped"
 
     @property
+    def status(self) -> str:
+        """A word for the state of the model, for those who look at it and do not ask it."""
+        if self.llm is None and not self.is_draining:
+            return "asleep" if self.is_asleep else "loading"
+        return "ready" if self.why_not_ready() is None else "stopped"
+
+    @property
     def num_unfinished(self) -> int:
         """Requests that wait or run."""
         return 0 if self.llm is None else self.llm.num_unfinished_requests
@@ -173,13 +180,17 @@ class ServerState:
         return stream
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """Return the object that a request's body is, within the server's limits."""
-        return await read_json(
-            request,
-            max_bytes=self.config.max_body_bytes,
-            max_depth=self.config.max_json_depth,
-            stall_s=self.config.stall_timeout_s,
-        )
+        """Return the object that a request's body is, within the server's limits; read once."""
+        kept = request.scope["state"]
+        if "body" not in kept:
+            kept["body"] = await read_json(
+                request,
+                max_bytes=self.config.max_body_bytes,
+                max_depth=self.config.max_json_depth,
+                stall_s=self.config.stall_timeout_s,
+            )
+        body: dict[str, Any] = kept["body"]
+        return body
 
     def event_stream(self, chunks: AsyncIterator[bytes]) -> EventStream:
         """Return the response of a stream, under the server's limits."""

@@ -174,6 +174,24 @@ def test_several_prompts_start_together_or_not_at_all(serve: Serve) -> None:
     assert len(server.complete(["a", "b"]).json()["choices"]) == 2
 
 
+def test_models_tell_whether_the_model_is_there(serve: Serve) -> None:
+    server = serve()
+
+    def status() -> tuple[str, bool]:
+        (model, _) = server.get("/v1/models").json()["data"]
+        return model["status"], "max_model_len" in model
+
+    ready = status()
+    server.state.is_draining = True
+    stopped = status()
+    server.state.is_draining, server.state.llm = False, None
+    loading = status()
+    server.state.is_asleep = True
+
+    assert (ready, stopped) == (("ready", True), ("stopped", True))
+    assert (loading, status()) == (("loading", False), ("asleep", False))
+
+
 def test_draining_and_loading_server_is_503(serve: Serve) -> None:
     server = serve()
 
