@@ -66,8 +66,10 @@ async def unload(state: ServerState) -> None:
     llm, state.llm = state.llm, None
     assert llm is not None, "there is a model"
     state.is_asleep = True
-    await llm.shutdown(timeout_s=5.0)
-    state.metrics.detach()
+    try:
+        await llm.shutdown(timeout_s=5.0)
+    finally:
+        state.metrics.detach()
     del llm
     await asyncio.to_thread(_collect)
     log.info("model unloaded; the next request loads it again")
