@@ -192,7 +192,7 @@ def test_main_reader_that_leaves_ends_quietly() -> None:
     process.stdout.close()
     process.stdout = None
 
-    _, err = process.communicate(b"go\n", timeout=30)
+    _, err = process.communicate(b"go\n", timeout=60)
 
     assert err == b""
     assert process.returncode == 1

@@ -18,6 +18,10 @@ from pyvt.tokenizer.chat_template import ChatTemplate
 from tests.engine.engines import engine_of
 
 EOS = FakeTokenizer.EOS
+# For what comes at once on a machine that has nothing else to do.
+PATIENCE_S = 60.0
+# A client that left is noticed within a second; a busy machine gets five.
+SOON_S = 5.0
 
 PLAIN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
@@ -190,7 +194,7 @@ class Server(Client):
         self.state.attach(self.llm)
         super().__init__(create_app(self.state))
 
-    def becomes_idle(self, limit_s: float = 2.0) -> bool:
+    def becomes_idle(self, limit_s: float = PATIENCE_S) -> bool:
         """Return whether, within a limit, no request is left and every block is free."""
         end_s = time.monotonic() + limit_s
         while not self.is_idle and time.monotonic() < end_s:

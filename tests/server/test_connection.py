@@ -12,12 +12,11 @@ import pytest
 
 from pyvt.server import connection
 from tests.server.conftest import Serve
-from tests.server.harness import Server
+from tests.server.harness import PATIENCE_S, Server
 from tests.server.test_run import on_loopback
 
 HEAD = b"Host: 127.0.0.1\r\nContent-Type: application/json\r\n"
 BODY = b'{"prompt": "Hi", "max_tokens": 9}'
-PATIENCE_S = 60
 GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
@@ -149,7 +148,7 @@ def test_client_that_leaves_in_the_middle_of_its_body_is_no_failure(
 def test_client_that_sends_no_more_gets_its_answer(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HALF_CLOSED_S", float(PATIENCE_S))
+    monkeypatch.setattr(connection, "HALF_CLOSED_S", PATIENCE_S)
     with on_loopback(serve()) as url:
         whole = talk(url, post(BODY), is_half_closed=True)
         stream = talk(url, post(BODY[:-1] + b', "stream": true}'), is_half_closed=True)

@@ -16,12 +16,11 @@ from pyvt.errors import CheckpointError
 from pyvt.server.sleep import sleep_when_idle
 from tests.engine.engines import engine_of
 from tests.server.conftest import Serve
-from tests.server.harness import Reply, Script, Server
+from tests.server.harness import PATIENCE_S, Reply, Script, Server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 PATH = "/v1/chat/completions"
 KEEP_ALIVE_S = 0.05
-PATIENCE_S = 60
 
 
 class Loads:

@@ -9,14 +9,14 @@ import pytest
 
 from pyvt.server.sse import COMMENT, ClientGoneError, EventStream, until_client_leaves
 from tests.server.conftest import Serve
-from tests.server.harness import Reply, Server
+from tests.server.harness import PATIENCE_S, Reply, Server
 
 LONG = "x" * 300
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": {"prompt": "Hi", "max_tokens": 300}}
 
 
-async def _until(condition: Callable[[], bool], limit_s: float = 1.0) -> None:
+async def _until(condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds; fail after the limit."""
     async with asyncio.timeout(limit_s):
         while not condition():
@@ -36,7 +36,7 @@ class Hold:
         self.num_steps += 1
         if self.num_steps == self.at:
             self.is_held.set()
-            assert self.gate.wait(10), "nobody let the engine go"
+            assert self.gate.wait(PATIENCE_S), "nobody let the engine go"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -103,7 +103,7 @@ def test_client_that_does_not_read_is_ended_and_others_are_not(serve: Serve) -> 
         path = "/v1/chat/completions"
         slow = asyncio.ensure_future(server.ask("POST", path, body, gate=stalled))
         fast = await server.ask("POST", path, body)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await slow, fast
 
     slow, fast = asyncio.run(both())
