@@ -265,7 +265,7 @@ def _resolve_lengths(config: EngineConfig, caps: Caps, num_slots: int) -> tuple[
         raise ConfigError(
             f"[config] max_model_len: {least} tokens need {need} KV blocks, the pool has "
             f"{num_blocks}: {lacking_mib:.1f} MiB too little; lower max_model_len, raise "
-            "memory_fraction or num_blocks, or take a smaller kv_dtype or a smaller model",
+            "memory_fraction or num_blocks, or take a smaller kv_cache_dtype or a smaller model",
             field="max_model_len",
         )
     return wanted, num_blocks

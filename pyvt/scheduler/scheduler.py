@@ -12,7 +12,7 @@ ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyvt.config import SchedulerConfig
 from pyvt.errors import RequestError
@@ -31,41 +31,9 @@ from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
 from pyvt.scheduler.request_queue import RequestQueue
+from pyvt.scheduler.stats import SchedulerStats
 from pyvt.scheduler.step import StepPlan
 from pyvt.scheduler.transfers import Transfers
-
-
-@dataclass(slots=True, kw_only=True)
-class SchedulerStats:
-    """The queues and the cache at one moment; preemptions and the prefix cache since the start.
-
-    Attributes:
-        num_running: requests that hold blocks.
-        num_waiting: requests that do not.
-        num_preemptions: how often a request lost its blocks.
-        kv_cache_usage: share of the blocks that are held, 0 to 1.
-        prefix_queries: tokens of prompts that were looked for since the cache was last reset.
-        prefix_hits: tokens of them that were found.
-        num_kept_blocks: blocks that nobody holds and that may be found again.
-        num_evictions: kept blocks that were taken for other tokens.
-        num_states: states of linear attention that are held.
-        num_kept_states: snapshots of states that nobody holds and that may be found again.
-        num_snapshots: snapshots that were made.
-        num_state_evictions: kept snapshots that were taken for other states.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_preemptions: int
-    kv_cache_usage: float
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    num_kept_blocks: int = 0
-    num_evictions: int = 0
-    num_states: int = 0
-    num_kept_states: int = 0
-    num_snapshots: int = 0
-    num_state_evictions: int = 0
 
 
 class Scheduler:
@@ -139,6 +107,7 @@ class Scheduler:
             num_kept_blocks=manager.pool.num_kept_blocks,
             num_evictions=manager.pool.num_evictions,
             num_states=slots.num_blocks - slots.num_free_blocks if slots else 0,
+            num_free_states=slots.num_free_blocks if slots else 0,
             num_kept_states=slots.num_kept_blocks if slots else 0,
             num_snapshots=slots.num_snapshots if slots else 0,
             num_state_evictions=slots.num_evictions if slots else 0,

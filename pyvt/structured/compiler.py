@@ -1,6 +1,7 @@
 """Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
 
 import re
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from pyvt.structured.grammar import (
 from pyvt.structured.matcher import CompiledGrammar
 from pyvt.structured.schema import keyword_to_blame
 from pyvt.structured.vocabulary import GrammarVocabulary
+from pyvt.tally import SECONDS, Tally
 from pyvt.tokenizer.base import Tokenizer
 
 log = get_logger(__name__)
@@ -47,6 +49,11 @@ class GrammarCompiler:
         eos_token_ids: ids that end a text.
         timeout_s: how long one grammar may take.
         cache_size: grammars that are kept.
+
+    Attributes:
+        num_hits, num_compiled, num_timeouts: grammars that were there, that were compiled, and
+            that took too long.
+        times: seconds of each that was compiled, or refused.
     """
 
     def __init__(
@@ -70,6 +77,8 @@ class GrammarCompiler:
         weakref.finalize(self, self._threads.close)
         self.num_hits = 0
         self.num_compiled = 0
+        self.num_timeouts = 0
+        self.times = Tally(SECONDS)
 
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """Return the compiled grammar; waits for it, but never keeps the step loop.
@@ -82,7 +91,8 @@ class GrammarCompiler:
         with self._lock:
             job = self._cache.get(key)
             if job is None or job.result.cancelled():
-                job = self._cache[key] = self._threads.submit(_compile, key, vocabulary)
+                job = self._threads.submit(_timed, self.times, key, vocabulary)
+                self._cache[key] = job
                 self.num_compiled += 1
                 while len(self._cache) > self._cache_size:
                     self._cache.popitem(last=False)
@@ -94,6 +104,8 @@ class GrammarCompiler:
             return grammar
         except (FutureTimeoutError, CancelledError) as error:
             self._threads.give_up(job)
+            with self._lock:
+                self.num_timeouts += 1
             raise refused(f"a grammar that compiles in {self._timeout_s:g} s", "more") from error
 
     def close(self) -> None:
@@ -107,6 +119,16 @@ class GrammarCompiler:
                     self._tokenizer, self._vocab_size, self._eos_token_ids
                 )
             return self._vocabulary
+
+
+def _timed(
+    times: Tally, params: StructuredOutputsParams, vocabulary: GrammarVocabulary
+) -> CompiledGrammar:
+    start_s = time.perf_counter()
+    try:
+        return _compile(params, vocabulary)
+    finally:
+        times.add(time.perf_counter() - start_s)
 
 
 def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> CompiledGrammar:

@@ -424,7 +424,7 @@ def test_padding_of_the_vocabulary_is_never_sampled(tmp_path: Path, backend: str
 
 
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
-    config = engine_config(str(tiny), block_size=4, kv_dtype="f32")
+    config = engine_config(str(tiny), block_size=4, kv_cache_dtype="f32")
     store: dict[Any, bytes] = {}
     made: list[MemoryConnector] = []
 

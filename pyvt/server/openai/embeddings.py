@@ -4,8 +4,8 @@ A vector has length 1, or the length of the hidden states with ``normalize`` fal
 OpenAI sends: little-endian f32.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,13 +17,16 @@ from pyvt.server.errors import body_of, request_error
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, usage_of
 from pyvt.server.openai.completions import prompt_list, start_all
-from pyvt.server.openai.schema import QueueFields
+from pyvt.server.openai.schema import ADDS_SPECIAL, QueueFields
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import gathered, request_id_of, state_of
+from pyvt.server.unsupported import Unsupported
 
 
 class EmbeddingsRequest(QueueFields):
     """POST /v1/embeddings."""
+
+    unsupported: ClassVar[Mapping[str, Unsupported]] = ADDS_SPECIAL
 
     input: str | list[int] | list[str | list[int]]
     model: str | None = None
