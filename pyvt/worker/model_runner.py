@@ -40,6 +40,7 @@ class ModelRunner:
         observe_prompt: called in a step with the hidden states ``[n, H]`` of the prompt tokens of a
             request that asks for log-probabilities and that a prompt token follows; for
             evaluation, which runs one request at a time. They are valid during the call.
+        is_overlapping: whether the next step is prepared while a device computes.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ModelRunner:
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
-        self.is_on_device = backend.device is not None
+        self.is_overlapping = backend.device is not None
         self.graphs: GraphRunner | DeviceGraphs = (
             GraphRunner(model, max_blocks, backend)
             if backend.device is None
@@ -199,8 +200,8 @@ class ModelRunner:
 
     def _prepare_ahead(self) -> None:
         """Prepare the next step while a device computes; a host has no time to spare."""
-        if self.is_on_device:
-            prepare_ahead(self.rows)
+        if self.is_overlapping and isinstance(self.graphs, DeviceGraphs):
+            self.graphs.prepare(prepare_ahead(self.rows))
 
     def _propose(
         self,

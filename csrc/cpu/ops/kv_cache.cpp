@@ -1,5 +1,6 @@
 // Launchers of the kv_cache family: tokens or blocks over threads.
 #include <cmath>
+#include <utility>
 
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"
@@ -85,6 +86,36 @@ void reshape_and_cache(TensorView k_cache, TensorView v_cache, TensorView k, Ten
       cast_token(op, slice(slice(v_cache, block), offset), slice(v, t), cast_v);
     }
   });
+}
+
+void rotate_and_cache(TensorView q, TensorView k, TensorView k_cache, TensorView v_cache,
+                      TensorView v, TensorView q_weight, TensorView k_weight, TensorView positions,
+                      TensorView cos_sin, TensorView slot_mapping, double eps) {
+  const char* op = "rotate_and_cache";
+  // All is checked before the first part writes.
+  check_alike(op, k_cache, v_cache);
+  const Indices slots = indices_of(op, "slot_mapping", slot_mapping);
+  const Indices places = indices_of(op, "positions", positions);
+  PYVT_CHECK(op, cos_sin.rank == 2, "cos_sin: expected dims [P, R]");
+  check_range(op, "slot_mapping", slots, -1, k_cache.shape[0] * k_cache.shape[1]);
+  check_range(op, "positions", places, 0, cos_sin.shape[0]);
+  const std::pair<TensorView*, TensorView*> heads[] = {{&q, &q_weight}, {&k, &k_weight}};
+  for (const auto& [x, weight] : heads) {
+    PYVT_CHECK(op,
+               x->rank == 3 && x->shape[0] == slots.size && x->shape[2] == k_cache.shape[3] &&
+                   x->dtype == v.dtype && x->is_dense(1),
+               "q, k: expected dims [T, heads, D] with a dense last dim, of the dtype of v");
+    PYVT_CHECK(op,
+               weight->data == nullptr || (weight->rank == 1 && weight->shape[0] == x->shape[2]),
+               "weight: expected dims [D]");
+  }
+  PYVT_CHECK(op, places.size == slots.size && k.shape[1] == k_cache.shape[2],
+             "k: expected dims [T, Nk, D]");
+  for (const auto& [x, weight] : heads) {
+    if (weight->data != nullptr) rms_norm(*x, *x, *weight, eps);
+  }
+  rotary_embedding(q, k, positions, cos_sin);
+  reshape_and_cache(k_cache, v_cache, k, v, slot_mapping);
 }
 
 void copy_blocks(TensorView k_cache, TensorView v_cache, TensorView src_dst) {
