@@ -17,8 +17,9 @@ from pyvt import backends
 from pyvt.dispatch import get_op, use_backend
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
+from pyvt.testing.bench_case import BenchCase, Call
 from pyvt.testing.bench_limits import Limits, measure_limits
-from pyvt.testing.bench_op_cases import BenchCase, Call, bench_cases
+from pyvt.testing.bench_op_cases import bench_cases
 from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
 
 HEADER = ("op", "case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak", "x reference")
