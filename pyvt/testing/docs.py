@@ -214,7 +214,10 @@ def performance_page(root: Path) -> str:
         ),
         (
             "Ops",
-            ("op and case", "kernel", "µs", "of read", "of peak", "x reference"),
+            (
+                *("op and case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak"),
+                "x reference",
+            ),
             timed,
             performance.ops_rows,
         ),

@@ -53,6 +53,8 @@ def test_record_names_every_figure(tmp_path: Path) -> None:
     names = [figure.name for figure in record.figures]
     assert names == [
         "relu M=1",
+        "relu M=1: memory",
+        "relu M=1: products",
         "relu M=1: share of read",
         "relu M=1: share of peak",
         "relu M=1: ratio to the reference",
