@@ -6,6 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from pyvt import ops
+from pyvt.ops.packed_layouts import pack_tiles
+from pyvt.tensor.dtype import DType
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.testing.shape_models import random_tensor
+
 Array = np.ndarray[Any, Any]
 Call = Callable[[], object]
 
@@ -29,3 +35,10 @@ class BenchCase:
     num_bytes: int
     num_ops: int = 0
     loop: str = ""
+
+
+def packed_weight(dtype: DType, shape: tuple[int, ...]) -> PackedTensor:
+    """Return a random weight in tiles, laid out by NumPy where the backend lays nothing out."""
+    weight = random_tensor("bench", shape, dtype)
+    packed = ops.prepack_weight(weight)
+    return packed if isinstance(packed, PackedTensor) else pack_tiles(weight)

@@ -14,13 +14,12 @@ from pyvt.mathutil import cdiv
 from pyvt.ops.packed_layouts import LAYOUTS
 from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import PackedTensor
-from pyvt.testing.bench_case import Array, BenchCase, Call
+from pyvt.testing.bench_case import Array, BenchCase, Call, packed_weight
 from pyvt.testing.bench_limits import loop_of
 from pyvt.testing.bench_row_cases import row_cases
 from pyvt.testing.bench_sampler_cases import sampler_cases
 from pyvt.testing.bench_weight_cases import weight_cases
 from pyvt.testing.op_cases.attention import paged_cache
-from pyvt.testing.shape_models import random_tensor
 
 HIDDEN, INNER, N_HEADS, N_KV_HEADS, HEAD_DIM = 1024, 3072, 16, 8, 128
 # Key heads, value heads, size of both, taps of the convolution.
@@ -58,8 +57,7 @@ def _product(name: str, num_rows: int) -> BenchCase:
     weight_bytes = INNER * dtype.row_bytes(HIDDEN)
 
     def make(rng: np.random.Generator) -> Call:
-        weight = ops.prepack_weight(random_tensor("bench", (INNER, HIDDEN), dtype))
-        assert isinstance(weight, PackedTensor), "the backend packs the formats of LAYOUTS"
+        weight = packed_weight(dtype, (INNER, HIDDEN))
         count = cdiv(COLD_BYTES, weight_bytes) if num_rows <= _MAX_COLD_ROWS else 1
         copies = [weight] + [
             PackedTensor(dtype, (INNER, HIDDEN), weight.layout, weight.data.copy())

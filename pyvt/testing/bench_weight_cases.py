@@ -8,9 +8,8 @@ import numpy as np
 
 from pyvt import ops
 from pyvt.tensor.dtype import DTYPES
-from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.testing.bench_case import BenchCase, Call
+from pyvt.testing.bench_case import BenchCase, Call, packed_weight
 from pyvt.testing.bench_limits import loop_of
 from pyvt.testing.shape_models import random_tensor
 
@@ -49,21 +48,14 @@ def _router(num_rows: int) -> BenchCase:
     )
 
 
-def _packed_stack(name: str, num_rows: int, num_columns: int) -> PackedTensor:
-    stack = random_tensor("bench", (N_EXPERTS, num_rows, num_columns), DTYPES[name])
-    packed = ops.prepack_weight(stack)
-    assert isinstance(packed, PackedTensor), "the backend packs stacks of these formats"
-    return packed
-
-
 def _experts(name: str, num_rows: int) -> BenchCase:
     dtype = DTYPES[name]
     num_read = min(num_rows * TOP_K, N_EXPERTS)
     one = 2 * INNER * dtype.row_bytes(HIDDEN) + HIDDEN * dtype.row_bytes(INNER)
 
     def make(rng: np.random.Generator) -> Call:
-        gate, up = _packed_stack(name, INNER, HIDDEN), _packed_stack(name, INNER, HIDDEN)
-        down = _packed_stack(name, HIDDEN, INNER)
+        gate, up = (packed_weight(dtype, (N_EXPERTS, INNER, HIDDEN)) for _ in range(2))
+        down = packed_weight(dtype, (N_EXPERTS, HIDDEN, INNER))
         x = rng.standard_normal((num_rows, HIDDEN), np.float32)
         order = rng.permuted(np.tile(np.arange(N_EXPERTS, dtype=np.int32), (num_rows, 1)), axis=1)
         ids = order[:, :TOP_K].copy()
@@ -99,12 +91,11 @@ def _lookup(op: str, name: str, num_rows: int) -> BenchCase:
     dtype = DTYPES[name]
 
     def make(rng: np.random.Generator) -> Call:
-        table = random_tensor("bench", (VOCAB, DENSE_HIDDEN), dtype)
         ids = rng.integers(0, VOCAB, num_rows)
         if op == "packed_embedding":
-            packed = ops.prepack_weight(table)
-            assert isinstance(packed, PackedTensor), "the backend packs these formats"
+            packed = packed_weight(dtype, (VOCAB, DENSE_HIDDEN))
             return lambda: ops.packed_embedding(ids, packed, dtype="f32")
+        table = random_tensor("bench", (VOCAB, DENSE_HIDDEN), dtype)
         if isinstance(table, QuantTensor):
             return lambda: ops.quant_embedding(ids, table)
         return lambda: ops.embedding(ids, table, dtype="f32")

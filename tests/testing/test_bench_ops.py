@@ -104,10 +104,12 @@ def test_every_native_op_is_timed_by_a_case_that_its_kernel_serves(
     first = {case.op: case for case in reversed(list(bench_cases()))}
 
     found = list(time_ops("cpu", repeats=1, cases=first.values))
+    by_reference = list(time_ops("numpy", repeats=1, cases=first.values))
 
     assert {timing.case.op for timing in found} == _native.OPS.keys()
     assert {timing.kernel for timing in found} == {"native"}
     assert all(timing.reference_s is not None for timing in found)
+    assert {timing.kernel for timing in by_reference} == {"numpy"}
 
 
 def test_words_that_choose_no_case_are_refused() -> None:
