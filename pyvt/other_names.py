@@ -27,7 +27,6 @@ SETTINGS: Mapping[str, str] = {
     "n_batch": "it is max_num_batched_tokens here",
     "n_gpu_layers": "a model runs on one backend as a whole: backend='cuda' or backend='cpu'",
     "cache_type_k": "it is kv_cache_dtype here, for keys and values",
-    "kv_cache_dtype": "it is kv_cache_dtype here",
     "max_seq_len": "it is max_model_len here",
 }
 SAMPLING: Mapping[str, str] = {
