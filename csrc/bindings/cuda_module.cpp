@@ -89,6 +89,9 @@ py::object numpy(const DeviceTensor& tensor) {
 
 void bind_groups(py::module_& m) {
   py::class_<bindings::Fetch>(m, "Fetch", "Tensors on their way to the host.")
+#ifdef PYVT_CUDA_EMU
+      .def("unwaited", &bindings::Fetch::unwaited, "What a caller would read without the wait.")
+#endif
       .def("arrays", &bindings::Fetch::arrays, "Wait, and return NumPy arrays.");
   py::class_<bindings::TensorGroup>(m, "TensorGroup", "Tensors that one copy fills.")
       .def(py::init([](const std::vector<py::array>& arrays) {

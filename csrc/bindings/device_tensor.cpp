@@ -318,6 +318,10 @@ py::list Fetch::arrays() {
     Unlocked unlocked;
     download_.wait();
   }
+  return unwaited();
+}
+
+py::list Fetch::unwaited() const {
   py::list made;
   for (size_t i = 0; i < tensors_.size(); ++i) {
     made.append(tensors_[i].from_span(download_.piece(i)));

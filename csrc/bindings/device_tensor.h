@@ -82,6 +82,8 @@ class Fetch {
   explicit Fetch(std::vector<DeviceTensor> tensors);
   // Waits for the copies.
   py::list arrays();
+  // What lies where the copies go, whether they are done or not.
+  py::list unwaited() const;
 
  private:
   std::vector<DeviceTensor> tensors_;

@@ -181,6 +181,10 @@ void Download::start(const std::vector<std::pair<const void*, size_t>>& pieces) 
   }
   staging_ = &context_->staging(total);
   staging_->is_held = true;
+#ifdef PYVT_CUDA_EMU
+  // What lies here before the copies are done must not be read.
+  std::memset(staging_->data, 0xff, total);
+#endif
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].second == 0) continue;
     check(cudaMemcpyAsync(static_cast<char*>(staging_->data) + offsets_[i], pieces[i].first,

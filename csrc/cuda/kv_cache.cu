@@ -1,15 +1,18 @@
-// The paged KV cache: reshape_and_cache writes new tokens; copy_blocks, gather_blocks and
-// scatter_blocks move whole blocks.
+// The paged KV cache: reshape_and_cache writes new tokens, rotate_and_cache norms and turns their
+// heads too; copy_blocks, gather_blocks and scatter_blocks move whole blocks.
 //
 // contract  the references of pyvt/ops/kv_cache.py; a slot of −1 writes nothing; fp8 saturates
 // layout    [B, S, Nk, D] of any stride, so that a head's tokens of a block may lie side by side
-// work      a block per token, or per block of the cache
+// work      a block per token, or per block of the cache; rotate_and_cache a warp per head of a
+//           token, whose lanes turn a pair at a time: a row is read twice, the second time from L1
 // estimate  bf16: 8·Nk·D bytes a token, 4096 tokens of 8 heads of 128 move 34 MB, 8 us at 4.3 TB/s;
-//           latency in a decode step, 2 us
-// launches  1 each
-#include "cuda/device/cache.cuh"
+//           rotate_and_cache 4·D·(N + 2·Nk) bytes a token, 101 MB for 32 query heads, 23 us, and
+//           10 operations an element; latency in a decode step, 2 us each
+// launches  1 each; rotate_and_cache in place of four, one a layer of a decode step
+// source    Su et al. 2021, arXiv:2104.09864; Zhang & Sennrich 2019, arXiv:1910.07467
+#include "cuda/device/attention.cuh"
 #include "cuda/device/index.cuh"
-#include "cuda/device/rows.cuh"
+#include "cuda/device/reduce.cuh"
 #include "cuda/ops.h"
 
 namespace pyvt::cuda {
@@ -17,6 +20,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kPerThread = 8;
+constexpr int kHeadWarps = 4;  // of a block of rotate_and_cache: heads at a time
 constexpr float kF16Max = 65504.0f;
 
 // New tokens [T, Nk, D].
@@ -52,6 +56,86 @@ __global__ void __launch_bounds__(kMaxThreads)
     write(v_cache, v_cache.at(block, place, head) + dim * v_cache.stride,
           load_any(v.data, v.dtype, v_from));
   }
+}
+
+// The weight of a norm over the dims of a head, no data where there is none.
+struct Weight {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+
+  PYVT_DEVICE float get(int64_t dim) const { return load_any(data, dtype, dim); }
+};
+
+PYVT_DEVICE float rounded(float x, DType dtype) {
+  return dtype == DType::kBF16  ? load(store<bf16>(x))
+         : dtype == DType::kF16 ? load(store<f16>(x))
+                                : x;
+}
+
+// One head of a token, as a warp sees it, and where the cache wants it.
+struct Head {
+  const Heads& x;
+  int64_t token, head;
+  const Weight& weight;
+  float factor;  // of the norm
+  const Cache& cache;
+  int64_t place;  // of dim 0 in the cache, −1 for none
+
+  PYVT_DEVICE float get(int64_t dim) const {
+    const float value = x.get(token, head, dim);
+    return weight.data == nullptr ? value : rounded(value * factor * weight.get(dim), x.dtype);
+  }
+  PYVT_DEVICE void put(int64_t dim, float value) const {
+    x.set(token, head, dim, value);
+    if (place >= 0) write(cache, place + dim * cache.stride, rounded(value, x.dtype));
+  }
+};
+
+// The factor of a head's norm, in every lane.
+PYVT_DEVICE float norm_factor(const Heads& x, int64_t token, int64_t head, float eps) {
+  float square = 0.0f;
+  for (int64_t dim = threadIdx.x % kWarp; dim < x.head_dim; dim += kWarp) {
+    const float value = x.get(token, head, dim);
+    square += value * value;
+  }
+  return 1.0f / sqrtf(warp_sum(square) / static_cast<float>(x.head_dim) + eps);
+}
+
+// Query heads, key heads, value heads: a warp each.
+__global__ void __launch_bounds__(kHeadWarps* kWarp)
+    rotate_kernel(Heads q, Heads k, Heads v, Cache k_cache, Cache v_cache, Weight q_weight,
+                  Weight k_weight, Index positions, Rows cos_sin, Index slots, float eps) {
+  const int64_t token = blockIdx.x, lane = threadIdx.x % kWarp;
+  int64_t head = blockIdx.y * kHeadWarps + threadIdx.x / kWarp;
+  const bool is_q = head < q.num_heads;
+  if (!is_q) head -= q.num_heads;
+  const bool is_k = !is_q && head < k.num_heads;
+  if (!is_q && !is_k) head -= k.num_heads;
+  if (!is_q && head >= k.num_heads) return;
+  const int64_t slot = slots[token];
+  const auto block_size = static_cast<uint32_t>(k_cache.block_size);
+  const auto row = static_cast<uint32_t>(slot < 0 ? 0 : slot);
+  const Cache& cache = is_k ? k_cache : v_cache;
+  const int64_t place = is_q || slot < 0 ? -1 : cache.at(row / block_size, row % block_size, head);
+  if (!is_q && !is_k) {
+    for (int64_t dim = lane; dim < v.head_dim && place >= 0; dim += kWarp) {
+      write(cache, place + dim * cache.stride, v.get(token, head, dim));
+    }
+    return;
+  }
+  const Heads& x = is_q ? q : k;
+  const Weight& weight = is_q ? q_weight : k_weight;
+  const float factor = weight.data == nullptr ? 1.0f : norm_factor(x, token, head, eps);
+  const Head mine{x, token, head, weight, factor, cache, place};
+  const Row angles = cos_sin.at(positions[token]);
+  const int64_t half = cos_sin.length / 2;
+  for (int64_t pair = lane; pair < half; pair += kWarp) {
+    const float cosine = angles.get(pair), sine = angles.get(half + pair);
+    const float x1 = mine.get(pair), x2 = mine.get(half + pair);
+    mine.put(pair, x1 * cosine - x2 * sine);
+    mine.put(half + pair, x2 * cosine + x1 * sine);
+  }
+  for (int64_t dim = 2 * half + lane; dim < x.head_dim; dim += kWarp) mine.put(dim, mine.get(dim));
 }
 
 // Copies block `from` of one array into block `to` of another, element by element of `T`.
@@ -123,6 +207,44 @@ void reshape_and_cache(Context& context, TensorView k_cache, TensorView v_cache,
   context.launch(op, &write_kernel, dim3(blocks_for(k.shape[0], 1)),
                  dim3(threads_for(size, kPerThread, kMaxThreads)), 0, keys, values, new_keys,
                  new_values, slots);
+}
+
+void rotate_and_cache(Context& context, TensorView q, TensorView k, TensorView k_cache,
+                      TensorView v_cache, TensorView v, TensorView q_weight, TensorView k_weight,
+                      TensorView positions, TensorView cos_sin, TensorView slot_mapping,
+                      double eps) {
+  const char* op = "rotate_and_cache";
+  const Heads queries = heads_of(op, "q", q),
+              heads[] = {heads_of(op, "k", k), heads_of(op, "v", v)};
+  const Cache keys = cache_of(op, "k_cache", k_cache), values = cache_of(op, "v_cache", v_cache);
+  PYVT_CHECK(op, is_kv_dtype(keys.dtype) && values.dtype == keys.dtype,
+             "k_cache: expected f32, bf16, f16 or fp8_e4m3");
+  const int64_t num_tokens = q.shape[0], head_dim = queries.head_dim;
+  for (const TensorView* x : {&k, &v}) {
+    PYVT_CHECK(op,
+               x->shape[0] == num_tokens && x->shape[1] == keys.num_heads &&
+                   x->shape[2] == head_dim && keys.head_dim == head_dim,
+               "k, v: expected [T, Nk, D]");
+  }
+  const Rows angles = rows_of(op, "cos_sin", cos_sin);
+  PYVT_CHECK(op, angles.length % 2 == 0 && angles.length <= head_dim,
+             "cos_sin: expected an even R of at most D");
+  for (const TensorView* weight : {&q_weight, &k_weight}) {
+    if (weight->data == nullptr) continue;
+    PYVT_CHECK(op,
+               weight->rank == 1 && weight->shape[0] == head_dim && weight->is_dense() &&
+                   is_float(weight->dtype),
+               "weight: expected ", head_dim, " floats side by side");
+  }
+  const Index places = index_of(op, "positions", positions, num_tokens);
+  const Index slots = index_of(op, "slot_mapping", slot_mapping, num_tokens);
+  const int64_t num_heads = queries.num_heads + 2 * keys.num_heads;
+  if (num_heads == 0 || head_dim == 0) return;
+  context.launch(op, &rotate_kernel,
+                 dim3(blocks_for(num_tokens, 1), blocks_for(num_heads, kHeadWarps)),
+                 dim3(kHeadWarps * kWarp), 0, queries, heads[0], heads[1], keys, values,
+                 Weight{q_weight.data, q_weight.dtype}, Weight{k_weight.data, k_weight.dtype},
+                 places, angles, slots, static_cast<float>(eps));
 }
 
 void copy_blocks(Context& context, TensorView k_cache, TensorView v_cache, TensorView src_dst) {

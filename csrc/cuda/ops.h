@@ -38,6 +38,7 @@
   X(sigmoid_gate, PYVT_CUDA_FLOATS) \
   X(rotary_embedding, PYVT_CUDA_FLOATS) \
   X(reshape_and_cache, PYVT_CUDA_FLOATS " fp8_e4m3") \
+  X(rotate_and_cache, PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(copy_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(gather_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \
   X(scatter_blocks, "f64 " PYVT_CUDA_FLOATS " fp8_e4m3") \

@@ -4,7 +4,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from parity.oracles.norm import ORACLES as NORMS
 from parity.oracles.oracle import Arrays, Oracle, wide
+from parity.oracles.rope import ORACLES as ROPES
 
 
 def _write(cache: np.ndarray, new: np.ndarray, slots: torch.Tensor) -> np.ndarray:
@@ -23,6 +25,19 @@ def _write(cache: np.ndarray, new: np.ndarray, slots: torch.Tensor) -> np.ndarra
 def _reshape_and_cache(a: Arrays) -> Arrays:
     slots = wide(a["slot_mapping"])
     return {name: _write(a[name], a[name[0]], slots) for name in ("k_cache", "v_cache")}
+
+
+def _rotate_and_cache(a: Arrays) -> Arrays:
+    heads = {name: a[name] for name in ("q", "k")}
+    if a["q_weight"] is not None:
+        heads = {
+            name: NORMS["rms_norm"].run({"x": x, "weight": a[f"{name}_weight"], "eps": a["eps"]})[
+                "out"
+            ]
+            for name, x in heads.items()
+        }
+    turned = ROPES["rotary_embedding"].run({**a, **heads})
+    return {**turned, **_reshape_and_cache({**a, "k": turned["k"]})}
 
 
 def _copy_blocks(a: Arrays) -> Arrays:
@@ -45,6 +60,11 @@ def _scatter_blocks(a: Arrays) -> Arrays:
 
 ORACLES = {
     "reshape_and_cache": Oracle("torch.Tensor.index_copy", _reshape_and_cache),
+    "rotate_and_cache": Oracle(
+        f"{NORMS['rms_norm'].callable}, {ROPES['rotary_embedding'].callable}, "
+        "torch.Tensor.index_copy",
+        _rotate_and_cache,
+    ),
     "copy_blocks": Oracle("torch.Tensor.index_select, torch.Tensor.index_copy", _copy_blocks),
     "gather_blocks": Oracle("torch.Tensor.index_select", _gather_blocks),
     "scatter_blocks": Oracle("torch.Tensor.index_copy", _scatter_blocks),

@@ -28,6 +28,7 @@ class Attention(Module):
         self.head_dim = config.head_dim
         self.scale = config.head_dim**-0.5
         self.window = config.window_of(layer_idx)
+        self.norm_eps = config.rms_norm_eps
         self.is_gated = config.has_output_gate
         self.layer_idx = layer_idx
         self.rotary = rotary
@@ -61,12 +62,21 @@ class Attention(Module):
         q = heads[:, : q_rows : q_rows // num_heads]
         k = heads[:, q_rows : q_rows + num_kv_heads]
         v = heads[:, q_rows + num_kv_heads :]
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        self.rotary(q, k, batch.positions)
         k_cache, v_cache = batch.kv_caches[self.layer_idx]
         group = batch.layer_groups[self.layer_idx]
-        ops.reshape_and_cache(k, v, k_cache, v_cache, batch.slot_mapping[group])
+        ops.rotate_and_cache(
+            q,
+            k,
+            v,
+            None if self.q_norm is None else self.q_norm.weight.array,
+            None if self.k_norm is None else self.k_norm.weight.array,
+            self.norm_eps,
+            batch.positions,
+            self.rotary.cos_sin,
+            k_cache,
+            v_cache,
+            batch.slot_mapping[group],
+        )
         o = ops.paged_attention(
             q,
             k_cache,

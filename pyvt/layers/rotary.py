@@ -1,6 +1,6 @@
 """Rotary position embedding: the frequencies of each RoPE type, and the table that layers share.
 
-Dims: T tokens, N query heads, Nk KV heads, D head size, R rotary size, P positions.
+Dims: R rotary size, P positions.
 """
 
 import math
@@ -80,7 +80,3 @@ class RotaryEmbedding:
         self.cos_sin = ops.rope_cos_sin(
             inverse_frequencies(rope), num_positions, rope.attention_factor, dtype=dtype.name
         )
-
-    def __call__(self, q: Array, k: Array, positions: Array) -> None:
-        """Turn ``q`` ``[T, N, D]`` and ``k`` ``[T, Nk, D]`` in place by ``positions`` ``[T]``."""
-        ops.rotary_embedding(q, k, positions, self.cos_sin)

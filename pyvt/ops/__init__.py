@@ -14,7 +14,13 @@ from pyvt.ops.causal_conv import causal_conv1d
 from pyvt.ops.elementwise import add, cast, mul, scale, soft_cap, take_columns
 from pyvt.ops.embedding import embedding
 from pyvt.ops.gated_delta import gated_delta_net, gated_delta_rule, gdn_gate
-from pyvt.ops.kv_cache import copy_blocks, gather_blocks, reshape_and_cache, scatter_blocks
+from pyvt.ops.kv_cache import (
+    copy_blocks,
+    gather_blocks,
+    reshape_and_cache,
+    rotate_and_cache,
+    scatter_blocks,
+)
 from pyvt.ops.linear import linear
 from pyvt.ops.logprobs import log_softmax, top_logprobs
 from pyvt.ops.moe import add_shared_expert, fused_experts, router_topk
@@ -89,6 +95,7 @@ __all__ = [
     "rms_norm_gated",
     "rope_cos_sin",
     "rotary_embedding",
+    "rotate_and_cache",
     "router_topk",
     "scale",
     "scatter_blocks",

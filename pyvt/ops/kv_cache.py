@@ -1,17 +1,25 @@
 """The paged KV cache: writes of new tokens, and copies of whole blocks.
 
-Dims: T tokens, Nk KV heads, D head size, B blocks in the pool, S tokens in a block, M blocks named
-by the call. Slot ``s`` is row ``s % S`` of block ``s // S``. A cache may be a view (a layer of a
-larger array); it is never reshaped, so a write always reaches it.
+Dims: T tokens, N query heads, Nk KV heads, D head size, R rotated dims, P positions of a table, B
+blocks in the pool, S tokens in a block, M blocks named by the call. Slot ``s`` is row ``s % S`` of
+block ``s // S``. A cache may be a view (a layer of a larger array); it is never reshaped, so a
+write always reaches it.
 """
 
 import numpy as np
 
 from pyvt.dispatch import Check, declare
+from pyvt.ops.norm import RMS_NORM
 from pyvt.ops.numerics import Array, accum_dtype, round_into
+from pyvt.ops.rope import ROTARY_EMBEDDING, check_rotary
 from pyvt.tensor.dtype import F16, FLOATS, FP8_E4M3, I64, KV_FLOATS
 
 RESHAPE_AND_CACHE = declare("reshape_and_cache", num_outputs=2)
+ROTATE_AND_CACHE = declare(
+    "rotate_and_cache",
+    num_outputs=4,
+    composite=("rms_norm", "rotary_embedding", "reshape_and_cache"),
+)
 COPY_BLOCKS = declare("copy_blocks", num_outputs=2)
 GATHER_BLOCKS = declare("gather_blocks")
 SCATTER_BLOCKS = declare("scatter_blocks")
@@ -46,11 +54,7 @@ def reshape_and_cache(
     """
     check = Check("reshape_and_cache")
     check.tensor("k", k, "T Nk D", FLOATS)
-    check.tensor("v", v, "T Nk D", FLOATS)
-    check.same_dtype("v", v, "k", k)
-    _check_caches(check, k_cache, v_cache)
-    check.tensor("slot_mapping", slot_mapping, "T", (I64,))
-    check.index("slot_mapping", slot_mapping, check.dims["B"] * check.dims["S"], low=-1)
+    _check_write(check, k, v, k_cache, v_cache, slot_mapping)
     RESHAPE_AND_CACHE(k_cache, v_cache, k, v, slot_mapping)
 
 
@@ -70,6 +74,74 @@ def _reshape_and_cache(
             rows = np.where(np.isinf(wide), wide, np.clip(wide, -F16_MAX, F16_MAX))
         round_into(rounded, rows)
         cache[block_ids, offsets] = rounded
+
+
+def rotate_and_cache(
+    q: Array,
+    k: Array,
+    v: Array,
+    q_weight: Array | None,
+    k_weight: Array | None,
+    eps: float,
+    positions: Array,
+    cos_sin: Array,
+    k_cache: Array,
+    v_cache: Array,
+    slot_mapping: Array,
+) -> None:
+    """All of a layer between its projection of q, k and v and its attention, in place.
+
+    Heads are normed where there are weights, ``q = rms_norm(q, q_weight, eps)`` and the same for
+    ``k``, then ``rotary_embedding(q, k, positions, cos_sin)``, then
+    ``reshape_and_cache(k, v, k_cache, v_cache, slot_mapping)``; rounded behind each of them.
+
+    Args:
+        q: ``[T, N, D]`` f64|f32|bf16|f16; overwritten.
+        k: ``[T, Nk, D]``, the dtype of ``q``; overwritten. May lie beside ``q`` in one buffer.
+        v: ``[T, Nk, D]``, the dtype of ``q``.
+        q_weight, k_weight: ``[D]`` f64|f32|bf16|f16, of the norms; both or none.
+        eps: of the norms, at least 0.
+        positions: ``[T]`` i64, each in ``[0, P)``.
+        cos_sin: ``[P, R]`` f64|f32|bf16|f16, a table of ``rope_cos_sin``.
+        k_cache, v_cache, slot_mapping: as in ``reshape_and_cache``.
+
+    Raises:
+        ShapeError: also for a position outside the table or a slot outside the cache.
+        DTypeError.
+
+    Source: transformers ``Qwen3Attention.forward``; vLLM ``fused_qk_norm_rope``.
+    """
+    check = Check("rotate_and_cache")
+    check_rotary(check, q, k, positions, cos_sin)
+    check.optional("q_weight", q_weight, "D", FLOATS)
+    check.optional("k_weight", k_weight, "D", FLOATS)
+    if (q_weight is None) != (k_weight is None):
+        raise check.fail("k_weight", "both weights or none", "one of them")
+    check.number("eps", eps, low=0)
+    _check_write(check, k, v, k_cache, v_cache, slot_mapping)
+    caches, new = (k_cache, v_cache), (v, q_weight, k_weight)
+    ROTATE_AND_CACHE(q, k, *caches, *new, positions, cos_sin, slot_mapping, eps)
+
+
+@ROTATE_AND_CACHE.reference
+def _rotate_and_cache(
+    q: Array,
+    k: Array,
+    k_cache: Array,
+    v_cache: Array,
+    v: Array,
+    q_weight: Array | None,
+    k_weight: Array | None,
+    positions: Array,
+    cos_sin: Array,
+    slot_mapping: Array,
+    eps: float,
+) -> None:
+    for heads, weight in ((q, q_weight), (k, k_weight)):
+        if weight is not None:
+            RMS_NORM.reference_kernel(heads, heads, weight, eps)
+    ROTARY_EMBEDDING.reference_kernel(q, k, positions, cos_sin)
+    _reshape_and_cache(k_cache, v_cache, k, v, slot_mapping)
 
 
 def copy_blocks(k_cache: Array, v_cache: Array, src_dst: Array) -> None:
@@ -169,6 +241,16 @@ def scatter_blocks(blocks: Array, cache: Array, block_ids: Array) -> None:
 @SCATTER_BLOCKS.reference
 def _scatter_blocks(cache: Array, blocks: Array, block_ids: Array) -> None:
     cache[block_ids] = blocks
+
+
+def _check_write(
+    check: Check, k: Array, v: Array, k_cache: Array, v_cache: Array, slot_mapping: Array
+) -> None:
+    check.tensor("v", v, "T Nk D", FLOATS)
+    check.same_dtype("v", v, "k", k)
+    _check_caches(check, k_cache, v_cache)
+    check.tensor("slot_mapping", slot_mapping, "T", (I64,))
+    check.index("slot_mapping", slot_mapping, check.dims["B"] * check.dims["S"], low=-1)
 
 
 def _check_caches(check: Check, k_cache: Array, v_cache: Array) -> None:

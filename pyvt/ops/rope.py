@@ -91,6 +91,12 @@ def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> No
     ``RotaryEmbedding.forward_native``.
     """
     check = Check("rotary_embedding")
+    check_rotary(check, q, k, positions, cos_sin)
+    ROTARY_EMBEDDING(q, k, positions, cos_sin)
+
+
+def check_rotary(check: Check, q: Array, k: Array, positions: Array, cos_sin: Array) -> None:
+    """Check what ``rotary_embedding`` asks of its arguments, for an op that has them too."""
     check.tensor("q", q, "T N D", FLOATS)
     check.tensor("k", k, "T Nk D", FLOATS)
     check.same_dtype("k", k, "q", q)
@@ -103,7 +109,6 @@ def rotary_embedding(q: Array, k: Array, positions: Array, cos_sin: Array) -> No
     check.writeable("q", q)
     check.writeable("k", k)
     check.apart("k", k, "q", q)
-    ROTARY_EMBEDDING(q, k, positions, cos_sin)
 
 
 @ROTARY_EMBEDDING.reference

@@ -40,6 +40,15 @@ def _rms_norm_gated(a: Inputs) -> Outputs:
     return {"out": ops.mul(ops.rms_norm(a["x"], a["weight"], a["eps"]), ops.silu(a["gate"]))}
 
 
+def _rotate_and_cache(a: Inputs) -> Outputs:
+    q, k = a["q"], a["k"]
+    if a["q_weight"] is not None:
+        q, k = ops.rms_norm(q, a["q_weight"], a["eps"]), ops.rms_norm(k, a["k_weight"], a["eps"])
+    ops.rotary_embedding(q, k, a["positions"], a["cos_sin"])
+    ops.reshape_and_cache(k, a["v"], a["k_cache"], a["v_cache"], a["slot_mapping"])
+    return {"q": q, "k": k, "k_cache": a["k_cache"], "v_cache": a["v_cache"]}
+
+
 def _gated_delta_net(a: Inputs) -> Outputs:
     q, k = ops.l2_norm(a["q"], L2_EPS), ops.l2_norm(a["k"], L2_EPS)
     g, beta = ops.gdn_gate(a["a"], a["b"], a["decay_rate"], a["dt_bias"])
@@ -64,6 +73,7 @@ COMPOSITES: dict[str, Callable[[Inputs], Outputs]] = {
     "gelu_and_mul": _gelu_and_mul,
     "sigmoid_gate": _sigmoid_gate,
     "rms_norm_gated": _rms_norm_gated,
+    "rotate_and_cache": _rotate_and_cache,
     "gated_delta_net": _gated_delta_net,
 }
 DTYPES = ("f32", "f64")

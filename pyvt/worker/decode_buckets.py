@@ -8,6 +8,7 @@ their state starts empty and is not kept.
 Dims: R requests and T tokens of the step, Rb and Tb those of the bucket, G cache groups.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,36 +57,54 @@ def is_decode(batch: ForwardBatch) -> bool:
     return is_whole and num_tokens <= MAX_TOKENS
 
 
-def padded(input_ids: Array, batch: ForwardBatch, max_blocks: int) -> dict[str, Array]:
+def padded(
+    input_ids: Array,
+    batch: ForwardBatch,
+    max_blocks: int,
+    places: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
     """Return the arrays of a decode step in their bucket, in ``ORDER``.
 
     Args:
         input_ids: ``[T]`` i64.
         batch: the step.
         max_blocks: columns of the block tables: as many as the longest request can have.
+        places: what ``padded_places`` gave for this step, where that was made ahead.
     """
     num_reqs, num_tokens = shape_of(batch.num_reqs, batch.num_tokens)
-    counts = np.ones(num_reqs - batch.num_reqs, np.int32)
-    if counts.size:
-        counts[0] += num_tokens - batch.num_tokens - counts.size
-    positions = np.zeros(num_tokens, np.int64)
-    positions[: batch.num_tokens] = batch.positions
-    if counts.size:
-        first = batch.num_tokens
-        positions[first : first + counts[0]] = np.arange(counts[0])
-    cu_seqlens_q = np.concatenate([batch.cu_seqlens_q, batch.num_tokens + np.cumsum(counts)])
+    if places is None:
+        each = (batch.positions, batch.slot_mapping, batch.seq_lens, batch.cu_seqlens_q)
+        places = padded_places(*each)
     found = {
         "input_ids": _grown(input_ids, num_tokens, 0),
         "initial_slots": _states(batch.initial_slots, num_reqs),
         "state_slots": _states(batch.state_slots, num_tokens),
-        "positions": positions,
-        "slot_mapping": _grown(batch.slot_mapping, num_tokens, _NOTHING),
-        "seq_lens": np.concatenate([batch.seq_lens, counts]),
-        "cu_seqlens_q": cu_seqlens_q.astype(np.int32),
+        **places,
         "block_tables": padded_tables(batch.block_tables, num_reqs, max_blocks),
     }
     assert tuple(found) == ORDER, "groups are filled in order"
     return found
+
+
+def padded_places(
+    positions: Array, slot_mapping: Array, seq_lens: Array, cu_seqlens_q: Array
+) -> dict[str, Array]:
+    """Return these arrays of a step in their bucket; its tokens need not be known for them."""
+    num_real, num_real_reqs = len(positions), len(seq_lens)
+    num_reqs, num_tokens = shape_of(num_real_reqs, num_real)
+    counts = np.ones(num_reqs - num_real_reqs, np.int32)
+    if counts.size:
+        counts[0] += num_tokens - num_real - counts.size
+    grown = _grown(positions, num_tokens, 0)
+    if counts.size:
+        grown[num_real : num_real + counts[0]] = np.arange(counts[0])
+    starts = np.concatenate([cu_seqlens_q, num_real + np.cumsum(counts)])
+    return {
+        "positions": grown,
+        "slot_mapping": _grown(slot_mapping, num_tokens, _NOTHING),
+        "seq_lens": np.concatenate([seq_lens, counts]),
+        "cu_seqlens_q": starts.astype(np.int32),
+    }
 
 
 def padded_tables(block_tables: Array, num_reqs: int, max_blocks: int) -> Array:

@@ -22,8 +22,9 @@ from pyvt.dispatch.backend import Device, Plan, TensorGroup
 from pyvt.errors import OutOfMemoryError
 from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.models.base import CausalLM
-from pyvt.worker.decode_buckets import ORDER, is_decode, padded, shape_of
+from pyvt.worker.decode_buckets import ORDER, is_decode, padded, padded_places, shape_of
 from pyvt.worker.graph_runner import MAX_PLANS
+from pyvt.worker.input_batch import DecodeArrays
 from pyvt.worker.prepare_inputs import StepInputs
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,19 @@ class Decode:
     best: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Arrays of the next step, made while the device computed the one before.
+
+    Attributes:
+        made_for: whose arrays they are.
+        places: the same in their bucket.
+    """
+
+    made_for: DecodeArrays
+    places: dict[str, Array]
+
+
 @dataclass(slots=True)
 class DeviceGraphs:
     """Runs the forward of steps on a device; the interface of ``GraphRunner``.
@@ -65,6 +79,7 @@ class DeviceGraphs:
         is_enabled: whether decode steps are captured.
         num_replays: steps that a graph ran.
         num_captures: steps that were captured.
+        num_prepared: decode steps whose arrays were made while the device computed.
     """
 
     model: CausalLM
@@ -73,8 +88,10 @@ class DeviceGraphs:
     is_enabled: bool = True
     num_replays: int = 0
     num_captures: int = 0
+    num_prepared: int = 0
     _captured: dict[tuple[int, int], Decode] = field(default_factory=dict)
     _current: Decode | None = None
+    _ahead: Ahead | None = None
 
     def forward(self, step: StepInputs) -> Any:
         """Return the hidden states ``[T, H]`` of a step, on the device."""
@@ -106,6 +123,27 @@ class DeviceGraphs:
         count = step.batch.num_tokens
         return fetch([current.num_bad[:count], current.best[:count]])
 
+    def prepare(self, following: DecodeArrays | None) -> None:
+        """Make the arrays of the step behind this one, as far as its tokens do not decide them.
+
+        Called once the work of a step is queued and before anybody waits for it. Another step than
+        the one that was foreseen makes its own.
+        """
+        self._ahead = None
+        if following is not None and self._current is not None:
+            starts = np.arange(len(following.positions) + 1, dtype=np.int32)
+            each = (following.positions, following.slot_mapping, following.seq_lens, starts)
+            self._ahead = Ahead(following, padded_places(*each))
+
+    def _padded(self, step: StepInputs) -> dict[str, Array]:
+        """Return the arrays of a decode step in its bucket."""
+        ahead = self._ahead
+        places = None
+        if ahead is not None and ahead.made_for.positions is step.batch.positions:
+            places = ahead.places
+            self.num_prepared += 1
+        return padded(step.input_ids, step.batch, self.max_blocks, places)
+
     def plan_of(self, num_reqs: int) -> Plan | None:
         """Return the graph of steps of a token of so many requests, None where there is none."""
         captured = self._captured.get(shape_of(num_reqs, num_reqs))
@@ -120,7 +158,7 @@ class DeviceGraphs:
             return None
         # What was used last stands last, so the first one goes when there are too many.
         self._captured[shape] = captured
-        arrays = padded(step.input_ids, batch, self.max_blocks)
+        arrays = self._padded(step)
         # While the same requests decode in the blocks that they have, these are the same.
         is_same = captured.tables is batch.block_tables
         names = [name for name in ORDER if name != _TABLES or not is_same]
@@ -133,7 +171,7 @@ class DeviceGraphs:
     def _run(self, step: StepInputs) -> Decode:
         """Run a step, once: a second run would move its states on twice. It is captured."""
         batch = step.batch
-        arrays = padded(step.input_ids, batch, self.max_blocks)
+        arrays = self._padded(step)
         group = self.device.upload_together(list(arrays.values()))
         made = Decode(group, batch.block_tables)
         input_ids, *tensors = group.tensors

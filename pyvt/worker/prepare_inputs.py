@@ -193,11 +193,16 @@ def _following(last: DecodeArrays, block_size: int) -> DecodeArrays | None:
     )
 
 
-def prepare_ahead(rows: InputBatch) -> None:
-    """Make what can be known of the step behind a decode step, before its tokens are known."""
+def prepare_ahead(rows: InputBatch) -> DecodeArrays | None:
+    """Make what can be known of the step behind a decode step, before its tokens are known.
+
+    None where that is nothing: in another step, or where a request will need another block.
+    """
     last = rows.last_decode
-    if last is not None:
-        last.following = _following(last, rows.block_size)
+    if last is None:
+        return None
+    last.following = _following(last, rows.block_size)
+    return last.following
 
 
 def _wanted(

@@ -106,6 +106,20 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
         "reshape_and_cache",
         (_f(*CACHE), _f(*CACHE), _f(1, 3, 8), _f(1, 3, 8), _i(0)),
     ),
+    "turned_slot": (
+        "rotate_and_cache",
+        (
+            *(_f(1, 4, 8), _f(1, 2, 8), _f(*CACHE), _f(*CACHE), _f(1, 2, 8), _f(8), _f(8)),
+            *(_i(0), _f(4, 8), _i(12), 1e-6),
+        ),
+    ),
+    "turned_weight": (
+        "rotate_and_cache",
+        (
+            *(_f(1, 4, 8), _f(1, 2, 8), _f(*CACHE), _f(*CACHE), _f(1, 2, 8), _f(7), _f(7)),
+            *(_i(0), _f(4, 8), _i(0), 1e-6),
+        ),
+    ),
     "copy_from": ("copy_blocks", (_f(*CACHE), _f(*CACHE), _i([3, 0]))),
     "copy_to": ("copy_blocks", (_f(*CACHE), _f(*CACHE), _i([0, -1]))),
     "gather": ("gather_blocks", (_f(1, 4, 2, 8), _f(*CACHE), _i(3))),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pyvt import ops
 from pyvt.errors import DTypeError, ShapeError
+from pyvt.testing.composites import COMPOSITES
+from pyvt.testing.op_cases import ALL_CASES
 
 SHAPE = (5, 4, 2, 3)  # blocks, block size, KV heads, head size
 Array = np.ndarray[Any, Any]
@@ -189,3 +191,43 @@ def test_scatter_blocks_of_another_dtype_is_refused() -> None:
 
     with pytest.raises(DTypeError, match=r"blocks: expected float32 as cache, got float64"):
         ops.scatter_blocks(cache[:1].astype(np.float64), cache, ids(3))
+
+
+def rotating(dtype: str = "f32", **changes: Any) -> dict[str, Any]:
+    """The arguments of a call of ``rotate_and_cache`` with four query heads and two of KV."""
+    (case,) = (c for c in ALL_CASES if c.name == "rotate_and_cache-partial")
+    return case.inputs(dtype) | changes
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_rotate_and_cache_has_the_bits_of_its_parts(dtype: str) -> None:
+    a, b = rotating(dtype), rotating(dtype)
+
+    ops.rotate_and_cache(**a)
+
+    want = COMPOSITES["rotate_and_cache"](b)
+    for name, array in want.items():
+        assert a[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"k_weight": None}, "k_weight: expected both weights or none"),
+        ({"q_weight": np.ones(3, np.float32)}, "q_weight: expected D=16, got 3"),
+        ({"positions": ids(0, 3, 1)}, r"positions: expected values in \[0, 3\), got 3"),
+        ({"slot_mapping": ids(0, 20, 1)}, r"slot_mapping: expected values in \[-1, 20\), got 20"),
+        ({"v": np.ones((3, 1, 16), np.float32)}, "v: expected Nk=2, got 1"),
+        ({"eps": -1.0}, "eps: expected a finite number of at least 0"),
+    ],
+)
+def test_rotate_and_cache_with_a_bad_argument_is_refused_and_writes_nothing(
+    changes: dict[str, Any], text: str
+) -> None:
+    a, before = rotating(**changes), rotating()
+
+    with pytest.raises(ShapeError, match=rf"\[rotate_and_cache\] {text}"):
+        ops.rotate_and_cache(**a)
+
+    for name in ("q", "k", "k_cache", "v_cache"):
+        np.testing.assert_array_equal(a[name], before[name])

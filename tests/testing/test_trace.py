@@ -27,18 +27,18 @@ def model(path: Path) -> DecoderForCausalLM:
 
 
 @pytest.fixture
-def faulty_rms_norm() -> Iterator[None]:
-    """A backend whose only kernel is wrong from the fourth call on: in layer 1 of the model."""
-    op = get_op("rms_norm")
+def faulty_rotation() -> Iterator[None]:
+    """A backend whose only kernel is wrong from the second call on: in layer 1 of the model."""
+    op = get_op("rotate_and_cache")
     reference = op.of_backend("numpy")
     assert reference is not None
     calls = []
 
-    def kernel(out: Any, *inputs: Any) -> None:
-        calls.append(out)
-        reference.kernel(out, *inputs)
-        if len(calls) > 3:
-            out *= 1.001
+    def kernel(q: Any, *rest: Any) -> None:
+        calls.append(q)
+        reference.kernel(q, *rest)
+        if len(calls) > 1:
+            q *= 1.001
 
     candidate = Candidate("faulty", "host", kernel, 1)
     op.register(candidate)
@@ -55,12 +55,12 @@ def test_shadow_of_the_reference_differs_nowhere(model: DecoderForCausalLM) -> N
     assert shadow.num_without_kernel == 0
 
 
-@pytest.mark.usefixtures("faulty_rms_norm")
+@pytest.mark.usefixtures("faulty_rotation")
 def test_shadow_names_the_first_wrong_op(model: DecoderForCausalLM) -> None:
     shadow, _ = shadow_run(model, [1, 2, 3], "numpy", "faulty")
 
     assert shadow.first is not None
-    assert shadow.first.where == "model.layers.1.self_attn.q_norm rms_norm"
+    assert shadow.first.where == "model.layers.1.self_attn.q_norm rotate_and_cache"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])

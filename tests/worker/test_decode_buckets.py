@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from pyvt.layers.forward_batch import NO_SLOTS, ForwardBatch
-from pyvt.worker.decode_buckets import MAX_TOKENS, ORDER, bucket_of, is_decode, padded, shape_of
+from pyvt.worker.decode_buckets import (
+    MAX_TOKENS,
+    ORDER,
+    bucket_of,
+    is_decode,
+    padded,
+    padded_places,
+    shape_of,
+)
 
 
 def batch_of(counts: list[int], *, has_states: bool = False) -> ForwardBatch:
@@ -88,6 +96,22 @@ def test_padding_reads_the_null_block_and_writes_nothing(
         else:
             assert found[name].size == 0
     assert {array.dtype for array in found.values()} == {np.dtype(np.int32), np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("num_reqs", [1, 2, 3, 5])
+def test_places_made_ahead_are_those_of_the_step(num_reqs: int) -> None:
+    batch = batch_of([1] * num_reqs, has_states=True)
+    each = (batch.positions, batch.slot_mapping, batch.seq_lens, batch.cu_seqlens_q)
+    want = padded(batch.positions, batch, max_blocks=5)
+    batch.positions = batch.slot_mapping = batch.seq_lens = batch.cu_seqlens_q = np.empty(0)
+
+    ahead = padded_places(*each)
+
+    batch.positions = each[0]
+    found = padded(each[0], batch, max_blocks=5, places=ahead)
+    assert tuple(found) == ORDER
+    for name, array in want.items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def test_steps_with_tokens_that_get_no_logits_are_no_decode_steps() -> None:

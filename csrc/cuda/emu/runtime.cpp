@@ -132,7 +132,9 @@ cudaError_t cudaFree(void* data) {
 
 cudaError_t cudaMallocHost(void** data, size_t size) {
   *data = std::malloc(size);
-  return *data == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  if (*data == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*data, kPoison, size);
+  return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* data) {

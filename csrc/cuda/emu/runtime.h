@@ -1,7 +1,8 @@
 // The emulator's runtime: the calls of the CUDA runtime that this backend makes, on the CPU.
 //
 //  1. Work of a stream waits until somebody synchronises, so a missing synchronisation shows.
-//  2. Memory from cudaMalloc holds 0xff bytes; it is bounded by PYVT_EMU_MEMORY_MIB.
+//  2. Memory from cudaMalloc and cudaMallocHost holds 0xff bytes; the first is bounded by
+//     PYVT_EMU_MEMORY_MIB.
 //  3. While a stream is captured its work is kept as closures, which a launched graph runs.
 //  4. A kernel that fails fails the synchronisation behind it; `last_failure` says why.
 #pragma once

@@ -92,6 +92,10 @@
   X(reshape_and_cache, "f32 bf16 f16 fp8_e4m3", \
     (pyvt_out k_cache, pyvt_out v_cache, pyvt_in k, pyvt_in v, pyvt_in slot_mapping), \
     (k_cache, v_cache, k, v, slot_mapping)) \
+  X(rotate_and_cache, "f32 bf16 f16 fp8_e4m3", \
+    (pyvt_out q, pyvt_out k, pyvt_out k_cache, pyvt_out v_cache, pyvt_in v, pyvt_in q_weight, \
+     pyvt_in k_weight, pyvt_in positions, pyvt_in cos_sin, pyvt_in slot_mapping, pyvt_f64 eps), \
+    (q, k, k_cache, v_cache, v, q_weight, k_weight, positions, cos_sin, slot_mapping, eps)) \
   X(copy_blocks, "f64 f32 bf16 f16 fp8_e4m3", \
     (pyvt_out k_cache, pyvt_out v_cache, pyvt_in src_dst), \
     (k_cache, v_cache, src_dst)) \

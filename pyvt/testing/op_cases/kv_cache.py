@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from pyvt.testing.op_cases.case import Inputs, MakeInputs, normal, rows
+from pyvt.testing.op_cases.rope import cos_sin_of
 
 SMALL = (5, 4, 2, 3)  # blocks, block size, KV heads, head size
 _FP8 = ml_dtypes.float8_e4m3fn
@@ -26,6 +27,40 @@ def _write(
         return {
             "k": normal(rng, dtype, *new, scale=scale),
             "v": normal(rng, dtype, *new, scale=scale),
+            **_caches(rng, np.dtype(cache or dtype), shape),
+            "slot_mapping": np.array(slots, np.int64),
+        }
+
+    return make
+
+
+def _rotate(
+    slots: list[int],
+    heads: tuple[int, int, int],
+    num_rotated: int,
+    *,
+    is_normed: bool = True,
+    cache: Any = None,
+    weight: Any = np.float32,
+) -> MakeInputs:
+    """Queries, keys and values as views of one buffer; two tokens may have one position."""
+
+    def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        num_heads, num_kv_heads, head_dim = heads
+        all_heads = num_heads + 2 * num_kv_heads
+        qkv = normal(rng, dtype, len(slots), all_heads, head_dim)
+        weights = 1 + rng.standard_normal((2, head_dim)) / 8
+        positions = rng.permutation(len(slots)).astype(np.int64) // 2
+        shape = (5, 4, num_kv_heads, head_dim)
+        return {
+            "q": qkv[:, :num_heads],
+            "k": qkv[:, num_heads : num_heads + num_kv_heads],
+            "v": qkv[:, num_heads + num_kv_heads :],
+            "q_weight": weights[0].astype(weight or dtype) if is_normed else None,
+            "k_weight": weights[1].astype(weight or dtype) if is_normed else None,
+            "eps": 1e-6,
+            "positions": positions,
+            "cos_sin": cos_sin_of(positions, num_rotated, len(slots), dtype),
             **_caches(rng, np.dtype(cache or dtype), shape),
             "slot_mapping": np.array(slots, np.int64),
         }
@@ -87,6 +122,44 @@ CASES = (
         op_class="exact",
         mutates=("k_cache", "v_cache"),
         takes_out=False,
+    ),
+    *rows(
+        {
+            "one": _rotate([0], (1, 1, 2), 2),
+            "odd": _rotate([3, 17, 4, 0, 19], (3, 1, 34), 34),
+            "partial": _rotate([7, 2, 12], (4, 2, 16), 6, weight=None),
+            "partial_odd_head": _rotate([7, 2, 12], (5, 2, 7), 4),
+            "without_norm": _rotate([9, 1, 18], (4, 2, 10), 10, is_normed=False),
+            "skipped": _rotate([6, -1, 2, -1], (6, 3, 8), 8),
+            "no_dims": _rotate([1, 5], (4, 2, 8), 0),
+            "no_kv_heads": _rotate([1, 5], (4, 0, 8), 8),
+            "empty": _rotate([], (4, 2, 16), 16),
+        },
+        "rotate_and_cache",
+        op_class="rope",
+        mutates=("q", "k", "k_cache", "v_cache"),
+        takes_out=False,
+    ),
+    *rows(
+        {
+            "head_64": _rotate([11, -1], (9, 3, 64), 64),
+            "head_128": _rotate([13, 2, -1], (16, 8, 128), 128),
+            "head_256": _rotate([13, 2, -1], (4, 2, 256), 64),
+        },
+        "rotate_and_cache",
+        op_class="rope",
+        mutates=("q", "k", "k_cache", "v_cache"),
+        takes_out=False,
+        has_golden=False,
+    ),
+    *rows(
+        {"f16_cache": _rotate([5, -1, 11], (4, 2, 6), 6, cache=np.float16)},
+        "rotate_and_cache",
+        dtypes=("bf16",),
+        op_class="rope",
+        mutates=("q", "k", "k_cache", "v_cache"),
+        takes_out=False,
+        has_golden=False,
     ),
     *rows(
         {"one": _copy([(2, 0)]), "fan_out": _copy([(1, 4), (1, 0), (3, 2)]), "empty": _copy([])},

@@ -40,7 +40,7 @@ def _heads(
     }
 
 
-def _cos_sin(
+def cos_sin_of(
     positions: np.ndarray[Any, Any], num_rotated: int, num_positions: int, dtype: "np.dtype[Any]"
 ) -> np.ndarray[Any, Any]:
     """Return a table that holds the rows of ``positions`` and zeros elsewhere."""
@@ -68,7 +68,7 @@ def _rope(
         return {
             **_heads(rng, dtype, num_tokens, heads),
             "positions": positions,
-            "cos_sin": _cos_sin(positions, num_rotated, num_positions, of_table),
+            "cos_sin": cos_sin_of(positions, num_rotated, num_positions, of_table),
         }
 
     return make
@@ -82,7 +82,7 @@ def _fused_buffer(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         "q": qkv[:, : 5 * 12].reshape(4, 5, 12),
         "k": qkv[:, 5 * 12 : 7 * 12].reshape(4, 2, 12),
         "positions": positions,
-        "cos_sin": _cos_sin(positions, 12, 4, dtype),
+        "cos_sin": cos_sin_of(positions, 12, 4, dtype),
     }
 
 

@@ -15,14 +15,14 @@ from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE, native
 
 pytestmark = [NEEDS_DEVICE]
 
-# Norms of queries and keys, rotary, cache, attention; qkv, o, gate and up, down; two norms that
-# add, and the activation.
-DENSE = 12
+# Heads normed, turned and cached; attention; qkv, o, gate and up, down; two norms that add, and
+# the activation.
+DENSE = 9
 # Convolution and delta rule, 3 products for them; two norms that add; router, 4 launches of
 # experts; the shared expert: gate and up, down, its gate, activation, sum.
 LINEAR_MOE = 17
 # As dense without its MLP, a gate of the output; the experts.
-FULL_MOE = 21
+FULL_MOE = 18
 # Embedding, the first norm, lm_head. A step also checks logits and finds the most likely tokens.
 AROUND = 3
 

@@ -8,6 +8,7 @@ import pytest
 
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.sampling_params import SamplingParams
+from pyvt.worker.device_graphs import DeviceGraphs
 from tests.backends.cuda.device_engine import engine_on
 from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE, native
 from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
@@ -133,6 +134,53 @@ def test_graphs_on_and_off_are_equal_to_the_bit(
     assert captured == eager
     assert graphs[0].num_replays > 0
     assert graphs[1].num_replays == graphs[1].num_captures == 0
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("are_captured", [True, False], ids=["graphs", "eager"])
+def test_overlap_on_and_off_are_equal_to_the_bit(
+    kind: str, are_captured: bool, request: pytest.FixtureRequest
+) -> None:
+    """Through blocks that fill up, and a batch from which requests go."""
+    runners: list[Any] = []
+    found = []
+    for is_overlapping in (True, False):
+        engine = engine_on(request.getfixturevalue(kind), NAME, block_size=4)
+        runners.append(engine.core.runner)
+        runners[-1].is_overlapping = is_overlapping
+        runners[-1].graphs.is_enabled = are_captured
+        found.append(logprobs_of(engine, 3))
+
+    assert found[0] == found[1]
+    assert runners[0].graphs.num_prepared > 0
+    assert runners[1].graphs.num_prepared == 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_next_step_is_prepared_before_anybody_waits_for_this_one(
+    plain: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+    prepare = DeviceGraphs.prepare
+
+    def prepared(graphs: DeviceGraphs, following: Any) -> None:
+        waits.append(native().num_waits())
+        prepare(graphs, following)
+
+    monkeypatch.setattr(DeviceGraphs, "prepare", prepared)
+    engine = engine_on(plain, NAME)
+    for i in range(2):
+        params = SamplingParams(max_tokens=6, temperature=temperature, seed=i, ignore_eos=True)
+        engine.add_request(str(i), PROMPTS[i], params)
+    before = []
+    while engine.has_unfinished_requests:
+        before.append(native().num_waits())
+        engine.step()
+
+    assert waits == before
+    runner: Any = engine.core.runner
+    # The first step has prompts, and nothing is known of the one behind it.
+    assert runner.graphs.num_prepared == len(before) - 2
 
 
 def logprobs_of(engine: LLMEngine, num_requests: int) -> list[Any]:

@@ -56,6 +56,16 @@ def test_memory_holds_nan_until_it_is_written() -> None:
     assert np.isnan(emu.empty((4, 3), np.float32).numpy()).all()
 
 
+def test_copy_to_the_host_is_nan_until_somebody_waits() -> None:
+    given = np.arange(5, dtype=np.float32)
+    tensor = emu.upload(given)
+    for _ in range(2):  # the second copy lands in memory that the first one has left
+        fetched = tensor.fetch([tensor])
+
+        assert np.isnan(fetched.unwaited()[0]).all()
+        np.testing.assert_array_equal(fetched.arrays()[0], given)
+
+
 def test_request_beyond_memory_is_a_typed_error_and_leaves_the_device_usable() -> None:
     emu.set_memory_limit(emu.pool_bytes() + (64 << 20))
     with pytest.raises(OutOfMemoryError, match=r"expected 128\.0 MiB on emulator, got .* free"):
