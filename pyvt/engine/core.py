@@ -152,8 +152,9 @@ class EngineCore:
         if not self.has_unfinished_requests:
             return expired
         scheduled = self.scheduler.schedule(start)
-        if not scheduled.num_scheduled_tokens:
-            # The connector is asked again soon, or at once when it has news.
+        if not scheduled.num_scheduled_tokens and scheduled.transfers is None:
+            # Nothing to run and nothing to move: the connector is asked again soon, or at once
+            # when it has news.
             assert self.scheduler.transfers is not None, "requests wait but none can run"
             self._woken.wait(_TRANSFER_POLL_S)
             self._woken.clear()

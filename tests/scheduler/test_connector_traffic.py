@@ -1,7 +1,10 @@
 """Random traffic over a KV connector: whatever it does, tokens are those of a run alone."""
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,3 +125,44 @@ def test_connector_random_traffic_equals_solo_runs(
     for pool in [manager.pool, *([] if manager.states is None else [manager.states.pool])]:
         assert pool.num_pinned_blocks == 0
         assert pool.num_free_blocks == pool.num_blocks
+
+
+class _Waits(threading.Event):
+    """Does something in each wait, and notes whether the wait was ended."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.meanwhile = meanwhile
+        self.ends: list[bool] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.meanwhile()
+        self.ends.append(super().wait(60.0))
+        return self.ends[-1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wake_ends_a_wait_and_what_was_ordered_waits_for_none(is_async: bool) -> None:
+    store: dict[tuple[bytes, int], bytes] = {}
+    for num_waits in (0, 1):
+        connector = MemoryConnector(4, store=store, is_async=is_async)
+        scheduler = scheduler_of(8, connector=connector)
+        core = EngineCore(scheduler, runner_of(scheduler, connector=connector))
+        busy = {"a"} if num_waits else set()
+
+        def has_news(core: EngineCore = core, busy: set[str] = busy) -> None:
+            busy.clear()
+            core.wake()
+
+        connector.is_busy = lambda busy=busy: bool(busy)  # type: ignore[misc]
+        core._woken = waits = _Waits(has_news)
+        core.add_requests([core_request("a", TEXT, 3)])
+
+        tokens = []
+        while core.has_unfinished_requests:
+            tokens += [i for output in core.step() for i in output.new_token_ids]
+
+        assert tokens == alone(core_request("a", TEXT, 3))
+        assert waits.ends == [True] * num_waits
+        assert store
+    assert connector.num_loaded
