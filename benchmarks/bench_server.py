@@ -267,7 +267,7 @@ def inter_token(model: str, repeats: int, num_tokens: int) -> Iterator[Line]:
         return float(value)
 
     alone, over = [], []
-    with serving("pyvt", "serve", model, "--port", "0", "--disable-access-log") as server:
+    with serving("pyvt", "serve", model, "--port", "0", "--disable-uvicorn-access-log") as server:
         asyncio.run(server.chat(8, is_stream=True))
         for _ in range(repeats):
             alone.append(figure([*command, *load]))

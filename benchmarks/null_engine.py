@@ -120,7 +120,9 @@ def null_llm(step_s: float) -> AsyncLLM:
 
 def null_state(llm: AsyncLLM) -> ServerState:
     """Return the state of a server over it; the metrics of an engine are left out."""
-    state = ServerState(config=ServerConfig(port=0, disable_access_log=True), names=("null",))
+    state = ServerState(
+        config=ServerConfig(port=0, disable_uvicorn_access_log=True), names=("null",)
+    )
     state.llm = llm
     return state
 

@@ -14,19 +14,20 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from pyvt.testing.docs_performance import op_shares, peer_ratios
+from pyvt.testing.docs_performance import op_shares, other_shares, peer_ratios
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT = ROOT / "docs" / "performance.svg"
 
 
 def draw(root: Path, path: Path) -> None:
-    """Draw both panels into an SVG."""
+    """Draw the three panels into an SVG."""
     plt.rcParams.update({"svg.hashsalt": "pyvt", "svg.fonttype": "none", "font.size": 8})
-    shares, ratios = op_shares(root), peer_ratios(root)
-    size = (10, 1 + 0.2 * max(len(ratios), 2 * len(shares["M=1"]), 8))
-    figure, (left, right) = plt.subplots(1, 2, figsize=size)
+    shares, others, ratios = op_shares(root), other_shares(root), peer_ratios(root)
+    rows = max(len(ratios), 2 * len(shares["M=1"]), len(others), 8)
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 1 + 0.2 * rows))
     _draw_shares(left, shares)
+    _draw_others(middle, others)
     _draw_ratios(right, ratios)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
@@ -46,6 +47,14 @@ def _draw_shares(axes: Axes, shares: dict[str, list[tuple[str, float]]]) -> None
     axes.set_xlabel("% of the machine's limit")
     axes.set_title("packed_linear by weight format")
     axes.legend(loc="lower right")
+
+
+def _draw_others(axes: Axes, shares: list[tuple[str, float]]) -> None:
+    axes.barh(range(len(shares)), [100 * share for _, share in shares], color="tab:purple")
+    axes.set_yticks(range(len(shares)), [name for name, _ in shares])
+    axes.axvline(100, color="grey", linewidth=0.8)
+    axes.set_xlabel("% of the nearer limit, memory or products")
+    axes.set_title("other ops, largest case; over 100: in caches")
 
 
 def _draw_ratios(axes: Axes, ratios: list[tuple[str, float, float | None]]) -> None:

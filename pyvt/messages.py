@@ -232,13 +232,13 @@ class TransferResults:
     Attributes:
         sent: requests whose blocks are stored: they may be freed.
         received: requests whose blocks are loaded.
-        failed: requests whose load failed; they are in ``received`` too.
+        failed_received: requests whose load failed; they are in ``received`` too.
         invalid_blocks: of failed loads, the blocks of each group that hold nothing.
     """
 
     sent: frozenset[str] = frozenset()
     received: frozenset[str] = frozenset()
-    failed: frozenset[str] = frozenset()
+    failed_received: frozenset[str] = frozenset()
     invalid_blocks: tuple[frozenset[int], ...] = ()
 
 
@@ -272,6 +272,8 @@ class ModelRunnerOutput:
             each token of the prompt but the first.
         pooled: of requests that asked, with the step that ends the prompt: the vector of the
             prompt, ``[H]``.
+        complete: requests that have generated their last allowed token and whose grammar lets
+            nothing but the end follow.
         errors: requests that failed alone, such as a row of logits that is not finite, with the
             text; such a request has no sampled tokens.
         transfers: what the KV connector has ended, None without one.
@@ -282,6 +284,7 @@ class ModelRunnerOutput:
     logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[str, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     pooled: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    complete: frozenset[str] = frozenset()
     errors: Mapping[str, str] = field(default_factory=dict)
     transfers: TransferResults | None = None
 

@@ -4,7 +4,9 @@ Outputs are not frozen: a step makes one for each request, and a frozen one take
 long. Nobody changes them.
 """
 
+import base64
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -142,6 +144,11 @@ def unit_vector(vector: Sequence[float]) -> tuple[float, ...]:
     """Return a vector of length 1 in the direction of another; one without a length as it is."""
     length = math.sqrt(sum(value * value for value in vector))
     return tuple(value / length for value in vector) if length else tuple(vector)
+
+
+def vector_as_base64(vector: Sequence[float]) -> str:
+    """Return a vector as OpenAI sends it: little-endian f32 in base64."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _span_ms(start_s: float | None, end_s: float | None) -> float | None:

@@ -6,11 +6,15 @@ Ids are checked here for type and sign; whether they lie inside the vocabulary i
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
-from pyvt.errors import RequestError
+from pyvt import other_names
+from pyvt.errors import RequestError, did_you_mean
+
+Made = TypeVar("Made")
 
 MAX_LOGPROBS = 20
 MAX_ANSWERS = 128
@@ -27,6 +31,30 @@ def _help(text: str) -> dict[str, str]:
     return {"help": text}
 
 
+def _names_unknown_settings(cls: type[Made]) -> type[Made]:
+    """Make a class say which settings it has, where it is made with another one."""
+    make: Callable[..., None] = cls.__init__
+    known = frozenset(cls.__dataclass_fields__)  # type: ignore[attr-defined]
+
+    @wraps(make)
+    def __init__(self: Made, *args: Any, **settings: Any) -> None:
+        if args:
+            raise RequestError(f"[request] {cls.__name__}: expected settings by name, got {args}")
+        if not known.issuperset(settings):
+            name = next(name for name in settings if name not in known)
+            raise RequestError(
+                f"[request] {name}: is no setting of {cls.__name__}; "
+                f"{other_names.SAMPLING.get(name) or did_you_mean(name, known)}",
+                param=name,
+                code="unknown_parameter",
+            )
+        make(self, **settings)
+
+    cls.__init__ = __init__  # type: ignore[assignment]
+    return cls
+
+
+@_names_unknown_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputsParams:
     """What the text of a request must be; exactly one of the first six fields is given.
@@ -233,6 +261,7 @@ def _check_tags(text: Any) -> None:
             raise _bad_structure("a begin with a trigger", tag["begin"], "structural_tag")
 
 
+@_names_unknown_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is sampled and when it ends.

@@ -121,6 +121,20 @@ struct Case {
     });
   }
 
+  // GB/s of packed tiles with one row, kStreams at a time.
+  double streams() const {
+    return rate([&](int thread) {
+      float out[cpu::kStreams * cpu::kTileRows];
+      const int64_t part = num_tiles / cpu::num_threads() / cpu::kStreams;
+      const uint8_t* first = tiles.get() + thread * part * cpu::kStreams * tile_bytes;
+      const cpu::Q8Rows a = rows();
+      for (int64_t i = 0; i < part; ++i) {
+        format.streams(first + i * tile_bytes, part * tile_bytes, k, a, 0, out);
+      }
+      return static_cast<double>(part * cpu::kStreams * tile_bytes);
+    });
+  }
+
   // GB/s of tiles that stay in the cache: what the arithmetic alone allows.
   double direct_cached() const {
     return rate([&](int thread) {
@@ -189,23 +203,29 @@ Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
   for (int i = 0; i < repetitions; ++i) {
     const double read = rate([&](int thread) { return read_limit(plain, thread); });
     const double direct = each.direct(0), cached = each.direct_cached();
+    const double streams = each.format.streams == nullptr ? 0 : each.streams();
     const double int8 = rate(int8_limit), flipped = rate(xor_limit), int4 = rate(int4_limit);
     const double panel = each.rows_panel(64, kRows);
+    const double direct8 = each.rows_direct(1024, 8), panel8 = each.rows_panel(1024, 8);
     const double direct16 = each.rows_direct(512, 16), panel16 = each.rows_panel(512, 16);
     const double four = each.direct(2) * 4 * static_cast<double>(cpu::kTileRows * each.k) /
                         static_cast<double>(each.tile_bytes);
-    const std::pair<const char*, double> figures[] = {{"read", read},
-                                                      {"direct", direct},
-                                                      {"direct of read %", 100 * direct / read},
-                                                      {"cached", cached},
-                                                      {"4 rows", four},
-                                                      {"4 rows of int8 %", 100 * four / int8},
-                                                      {"16 direct %", 100 * direct16 / int8},
-                                                      {"16 panel %", 100 * panel16 / int8},
-                                                      {"panel", panel},
-                                                      {"panel of int8 %", 100 * panel / int8},
-                                                      {"panel of int4 %", 100 * panel / int4},
-                                                      {"panel of xor %", 100 * panel / flipped}};
+    const std::pair<const char*, double> figures[] = {
+        {"read", read},
+        {"direct", direct},
+        {"direct of read %", 100 * direct / read},
+        {"streams of direct %", 100 * streams / direct},
+        {"cached", cached},
+        {"4 rows", four},
+        {"4 rows of int8 %", 100 * four / int8},
+        {"8 direct %", 100 * direct8 / int8},
+        {"8 panel %", 100 * panel8 / int8},
+        {"16 direct %", 100 * direct16 / int8},
+        {"16 panel %", 100 * panel16 / int8},
+        {"panel", panel},
+        {"panel of int8 %", 100 * panel / int8},
+        {"panel of int4 %", 100 * panel / int4},
+        {"panel of xor %", 100 * panel / flipped}};
     for (const auto& [name, value] : figures) all[name].push_back(value);
   }
   return all;
@@ -214,10 +234,13 @@ Figures measure(const Case& each, const uint8_t* plain, int repetitions) {
 void print(DType dtype, int64_t k, Figures& all) {
   const auto middle = [&](const char* name) { return median(all[name]); };
   const std::vector<double>& shares = all["panel of int8 %"];
-  std::printf("%-7s %5ld | %5.1f %6.1f %5.0f%% %6.1f | %6.0f %4.0f%% | %5.0f%% %5.0f%% | ",
-              dtype_name(dtype), static_cast<long>(k), middle("read"), middle("direct"),
-              middle("direct of read %"), middle("cached"), middle("4 rows"),
-              middle("4 rows of int8 %"), middle("16 direct %"), middle("16 panel %"));
+  std::printf(
+      "%-7s %5ld | %5.1f %6.1f %5.0f%% %5.0f%% %6.1f | %6.0f %4.0f%% | %5.0f%% %5.0f%% | %5.0f%% "
+      "%5.0f%% | ",
+      dtype_name(dtype), static_cast<long>(k), middle("read"), middle("direct"),
+      middle("direct of read %"), middle("streams of direct %"), middle("cached"), middle("4 rows"),
+      middle("4 rows of int8 %"), middle("8 direct %"), middle("8 panel %"), middle("16 direct %"),
+      middle("16 panel %"));
   std::printf("%6.0f %4.0f%% %4.0f%% %4.0f%% %4.0f%%\n", middle("panel"), middle("panel of int8 %"),
               *std::max_element(shares.begin(), shares.end()), middle("panel of int4 %"),
               middle("panel of xor %"));
@@ -231,10 +254,11 @@ int main(int argc, char** argv) {
   std::memset(plain.get(), 1, kBytes);
   std::printf("level %s, %d threads, %d repetitions, medians\n", cpu::kernels().isa,
               cpu::num_threads(), repetitions);
-  std::printf("%-13s | %-26s | %-12s | %-13s | %s\n", "", "1 row, GB/s", "4 rows, GMAC",
-              "16 rows, int8", "256 rows, GMAC/s, share of int8, best, int4, xor");
-  std::printf("%-7s %5s | %5s %6s %6s %6s | %6s %5s | %6s %6s |\n", "", "K", "read", "direct",
-              "share", "cached", "", "int8", "direct", "panel");
+  std::printf("%-13s | %-33s | %-12s | %-13s | %-13s | %s\n", "", "1 row, GB/s", "4 rows, GMAC",
+              "8 rows, int8", "16 rows, int8", "256 rows, GMAC/s, share of int8, best, int4, xor");
+  std::printf("%-7s %5s | %5s %6s %6s %6s %6s | %6s %5s | %6s %6s | %6s %6s |\n", "", "K", "read",
+              "direct", "share", "four", "cached", "", "int8", "direct", "panel", "direct",
+              "panel");
   for (int64_t k : kColumns) {
     for (DType dtype : kFormats) {
       if (argc > 2 && std::strstr(argv[2], dtype_name(dtype)) == nullptr) continue;

@@ -43,10 +43,11 @@ LINES_PER_ROW = 2
 def batch(source: Path, target: Path, **options: Any) -> int:
     """Answer the requests of SOURCE, a JSON object a line, into TARGET.
 
-    The form is that of OpenAI's batch files, for /v1/chat/completions and /v1/completions. TARGET
-    is appended to: a second run goes on where the first one stopped. Answers come as they are
-    ready, with the custom_id of their request. A bad line gives an error line. The exit code is 1
-    where a line of TARGET failed, in this run or an earlier one, 130 after Ctrl-C.
+    The form is that of OpenAI's batch files, for /v1/chat/completions, /v1/completions and
+    /v1/embeddings. TARGET is appended to: a second run goes on where the first one stopped. Answers
+    come as they are ready, with the custom_id of their request. A bad line gives an error line. The
+    counts at the end add up to the lines of SOURCE. The exit code is 1 where a line of TARGET
+    failed, in this run or an earlier one, 130 after Ctrl-C.
     """
     done, num_failed_before = read_done(source, target)
     session = open_session(options)
@@ -90,15 +91,15 @@ class BatchRun:
                 continue
             is_done = line_id(number) in self.done
             self._start(text, number, is_done=is_done)
-            advance(self.num_done)
+            advance(self.num_done + self.num_failed)
             while len(self._jobs) >= most and not self.is_stopped:
                 self._take()
-                advance(self.num_done)
+                advance(self.num_done + self.num_failed)
         if self.is_stopped:
             self.stop()
         while self._jobs:
             self._take()
-            advance(self.num_done)
+            advance(self.num_done + self.num_failed)
 
     def stop(self) -> None:
         """Start no more and abort what is under way. A signal handler may call it."""
@@ -137,13 +138,13 @@ class BatchRun:
         ids = [request.request_id for request in job.requests]
         if all(request_id in self._outputs for request_id in ids):
             outputs = [self._outputs.pop(request_id) for request_id in ids]
-            is_failed = any(output.error is not None for output in outputs)
-            self._write(answer_line(job, outputs), is_failed=is_failed)
+            line, is_failed = answer_line(job, outputs)
+            self._write(line, is_failed=is_failed)
 
     def _write(self, line: bytes, *, is_failed: bool) -> None:
         self.answers.write(line)
         self.answers.flush()
-        self.num_done += 1
+        self.num_done += not is_failed
         self.num_failed += is_failed
 
 

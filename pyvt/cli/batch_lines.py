@@ -1,7 +1,7 @@
 """Lines of ``pyvt batch``: requests in, answers out, in the form of OpenAI's batch files.
 
 1. A line of the input is a JSON object: ``custom_id`` (unique), ``method`` (``POST``), ``url``
-   (``/v1/chat/completions`` or ``/v1/completions``) and ``body``.
+   (``/v1/chat/completions``, ``/v1/completions`` or ``/v1/embeddings``) and ``body``.
 2. A line of the output has ``id`` (``batch_req_N`` for line N of the input, counted from 1),
    ``custom_id``, ``response`` (``status_code``, ``request_id``, ``body``) and ``error``.
 3. For a line that cannot be served ``response`` has the status and the error as a server would
@@ -22,7 +22,13 @@ from pyvt.engine.input_processor import Prompt
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import PyvtError, RequestError, did_you_mean
 from pyvt.messages import EngineCoreRequest
-from pyvt.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from pyvt.outputs import (
+    CompletionOutput,
+    PositionLogprobs,
+    RequestOutput,
+    unit_vector,
+    vector_as_base64,
+)
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 
 STATUS_BAD, STATUS_NOT_FOUND, STATUS_FAILED = 400, 404, 500
@@ -41,6 +47,8 @@ _CHAT_FIELDS = (
     *("max_completion_tokens", "logprobs", "top_logprobs", "logit_bias"),
 )
 _COMPLETION_FIELDS = ("prompt", "logprobs", "logit_bias", "echo")
+_EMBEDDING_FIELDS = ("input", "encoding_format", "dimensions", "pooling", "normalize")
+_ENCODINGS = ("float", "base64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +122,17 @@ def read_job(text: bytes, number: int, engine: LLMEngine, model: str) -> Job:
     return Job(number, custom_id, requests, body_of)
 
 
-def answer_line(job: Job, outputs: Sequence[RequestOutput]) -> bytes:
-    """Return the line of the output for a job that has ended."""
+def answer_line(job: Job, outputs: Sequence[RequestOutput]) -> tuple[bytes, bool]:
+    """Return the line of the output for a job that has ended, and whether it is an error."""
     failed = next((output for output in outputs if output.error is not None), None)
     if failed is not None:
-        return error_line(
-            job.number, job.custom_id, PyvtError(str(failed.error)), status=STATUS_FAILED
-        )
-    return _line(job.number, job.custom_id, 200, job.body_of(outputs), None)
+        fault = PyvtError(str(failed.error))
+        return error_line(job.number, job.custom_id, fault, status=STATUS_FAILED), True
+    try:
+        body = job.body_of(outputs)
+    except RequestError as error:  # what only the answer shows, such as the length of a vector
+        return error_line(job.number, job.custom_id, error), True
+    return _line(job.number, job.custom_id, 200, body, None), False
 
 
 def error_line(
@@ -256,14 +267,56 @@ def _completion(body: Mapping[str, Any], engine: LLMEngine, name: str, model: st
     return prompts, params, body_of
 
 
+def _embedding(body: Mapping[str, Any], engine: LLMEngine, name: str, model: str) -> _Read:
+    _check_known(body, (*_WITHOUT_EFFECT, *_EMBEDDING_FIELDS))
+    encoding = body.get("encoding_format", "float")
+    if encoding not in _ENCODINGS:
+        raise _refused("encoding_format", f"one of {', '.join(map(repr, _ENCODINGS))}", encoding)
+    size = body.get("dimensions")
+    if size is not None and (type(size) is not int or size < 1):
+        raise _refused("dimensions", "an integer of at least 1", size)
+    is_unit = body.get("normalize", True)
+    if not isinstance(is_unit, bool):
+        raise _refused("normalize", "true or false", is_unit)
+    pooling = body.get("pooling", "last")
+    params = SamplingParams(temperature=0.0, max_tokens=1, prompt_pooling=pooling)
+    prompts = _prompts(body.get("input"))
+
+    def vector_of(output: RequestOutput) -> Sequence[float] | str:
+        assert output.embedding is not None, "a prompt that was computed has its vector"
+        if size is not None and size > len(output.embedding):
+            raise _refused("dimensions", f"at most {len(output.embedding)}", size)
+        vector = output.embedding[:size]
+        vector = unit_vector(vector) if is_unit else vector
+        return vector if encoding == "float" else vector_as_base64(vector)
+
+    def body_of(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+        num_tokens = sum(output.metrics.num_prompt_tokens for output in outputs)
+        data = [
+            {"object": "embedding", "index": index, "embedding": vector_of(output)}
+            for index, output in enumerate(outputs)
+        ]
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+        head = {"id": f"embd-{name}", "object": "list"}
+        return {**head, "data": data, "model": model, "usage": usage}
+
+    return prompts, params, body_of
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], LLMEngine, str, str], _Read]] = {
     "/v1/chat/completions": _chat,
     "/v1/completions": _completion,
+    "/v1/embeddings": _embedding,
 }
 
 
 def _check_fields(body: Mapping[str, Any], own: Sequence[str]) -> None:
-    known = {*_SAME_NAME, *_FORM, *_WITHOUT_EFFECT, *own}
+    _check_known(body, (*_SAME_NAME, *_FORM, *_WITHOUT_EFFECT, *own))
+    if body.get("stream", False):
+        raise _refused("stream", "false", body["stream"])
+
+
+def _check_known(body: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in body:
         if name not in known:
             raise RequestError(
@@ -271,8 +324,6 @@ def _check_fields(body: Mapping[str, Any], own: Sequence[str]) -> None:
                 param=name,
                 code="unknown_parameter",
             )
-    if body.get("stream", False):
-        raise _refused("stream", "false", body["stream"])
 
 
 def _params(body: Mapping[str, Any], defaults: SamplingParams) -> SamplingParams:

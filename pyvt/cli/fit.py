@@ -13,7 +13,7 @@ from pyvt.weights.resolve import open_model
 
 ENGINE_FIELDS = ("max_model_len",)
 CACHE_FIELDS = (
-    "kv_dtype",
+    "kv_cache_dtype",
     "block_size",
     "num_blocks",
     "num_state_slots",

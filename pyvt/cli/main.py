@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 import pyvt
-from pyvt import envs
+from pyvt import envs, other_names
 from pyvt.cli.first_run import tell_build
 from pyvt.errors import (
     CheckpointError,
@@ -82,7 +82,8 @@ class LazyGroup(click.Group):
         """Import a subcommand."""
         row = COMMANDS.get(cmd_name)
         if row is None:
-            raise click.UsageError(f"no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}")
+            hint = other_names.COMMANDS.get(cmd_name) or did_you_mean(cmd_name, COMMANDS)
+            raise click.UsageError(f"no command {cmd_name!r}; {hint}")
         with _interrupt_deferred():
             command: click.Command = getattr(import_module(row.module), row.attribute)
         if isinstance(ctx.obj, dict):
@@ -135,7 +136,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"; try '{context.command_path} --help'" if context else ""
-        return _end(error.exit_code, error.format_message().rstrip(".") + hint)
+        return _end(error.exit_code, _message_of(error) + hint)
     except (KeyboardInterrupt, click.Abort):
         return _end(EXIT_INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -154,6 +155,15 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _end(EXIT_FAILED, f"{type(error).__name__}: {error}", error)
     return result if isinstance(result, int) else 0
+
+
+def _message_of(error: click.ClickException) -> str:
+    """Return the text of a wrong command line, with a hint for the options of other engines."""
+    if isinstance(error, click.NoSuchOption):
+        known = other_names.hint_for_option(error.option_name)
+        if known is not None:
+            return f"no such option {error.option_name!r}: {known}"
+    return error.format_message().rstrip(".")
 
 
 def _flags_of(command: click.Command) -> dict[str, str]:

@@ -33,7 +33,7 @@ ENGINE_OPTIONS: dict[type[Any], tuple[str, ...]] = {
     EngineConfig: ("max_model_len", "chat_template", "logprobs_mode"),
     DeviceConfig: ("backend", "dtype", "threads", "expand", "act", "experts"),
     CacheConfig: (
-        *("kv_dtype", "memory_fraction", "gpu_memory_utilization"),
+        *("kv_cache_dtype", "memory_fraction", "gpu_memory_utilization"),
         *("num_blocks", "block_size", "enable_prefix_caching"),
     ),
     SchedulerConfig: ("max_num_seqs", "max_num_batched_tokens", "scheduling_policy"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from pyvt import other_names
 from pyvt.config.cache import (
     Auto,
     CacheConfig,
@@ -133,7 +134,7 @@ def engine_config(model: str, **settings: Any) -> EngineConfig:
         elif name in owners:
             by_part.setdefault(owners[name], {})[name] = value
         else:
-            known = did_you_mean(name, own | owners.keys())
+            known = other_names.SETTINGS.get(name) or did_you_mean(name, own | owners.keys())
             raise ConfigError(f"[config] setting: {name!r} is unknown; {known}", field=name)
     for part, values in by_part.items():
         if not isinstance(chosen.get(part, _PARTS[part]()), _PARTS[part]):
@@ -264,7 +265,7 @@ def _resolve_lengths(config: EngineConfig, caps: Caps, num_slots: int) -> tuple[
         raise ConfigError(
             f"[config] max_model_len: {least} tokens need {need} KV blocks, the pool has "
             f"{num_blocks}: {lacking_mib:.1f} MiB too little; lower max_model_len, raise "
-            "memory_fraction or num_blocks, or take a smaller kv_dtype or a smaller model",
+            "memory_fraction or num_blocks, or take a smaller kv_cache_dtype or a smaller model",
             field="max_model_len",
         )
     return wanted, num_blocks

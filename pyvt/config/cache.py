@@ -20,6 +20,9 @@ Auto = Literal["auto"]
 GroupKind = Literal["full", "sliding", "state"]
 MAX_GROUPS = 8
 KV_DTYPES = ("auto", "f32", "f64", "bf16", "f16", "fp8_e4m3")
+# The same by the names that PyTorch and vLLM have for them.
+LONG_DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16"}
+_LONG_KV_DTYPES = {**LONG_DTYPES, "fp8": "fp8_e4m3"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +224,12 @@ class CacheConfig:
             "KV gets what a run of the largest steps leaves"
         },
     )
-    kv_dtype: str = field(
+    kv_cache_dtype: str = field(
         default="auto",
         metadata={
             "help": "dtype of keys and values; auto: f16 beside int8 activations, else that of "
             "activations",
-            "choices": KV_DTYPES,
+            "choices": (*KV_DTYPES, *_LONG_KV_DTYPES),
         },
     )
     enable_prefix_caching: bool = field(
@@ -267,11 +270,14 @@ class CacheConfig:
                 f"got {self.watermark!r}",
                 field="cache.watermark",
             )
-        if self.kv_dtype not in KV_DTYPES:
+        if isinstance(self.kv_cache_dtype, str):
+            known = _LONG_KV_DTYPES.get(self.kv_cache_dtype, self.kv_cache_dtype)
+            object.__setattr__(self, "kv_cache_dtype", known)
+        if self.kv_cache_dtype not in KV_DTYPES:
             raise ConfigError(
-                f"[config] cache.kv_dtype: expected one of {', '.join(KV_DTYPES)}, "
-                f"got {self.kv_dtype!r}",
-                field="cache.kv_dtype",
+                f"[config] cache.kv_cache_dtype: expected one of {', '.join(KV_DTYPES)}, "
+                f"got {self.kv_cache_dtype!r}",
+                field="cache.kv_cache_dtype",
             )
         if not isinstance(self.enable_prefix_caching, bool):
             raise ConfigError(

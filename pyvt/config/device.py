@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from pyvt.config.cache import Auto
+from pyvt.config.cache import LONG_DTYPES, Auto
 from pyvt.errors import ConfigError
 
 # As many as the native pool can have (csrc/cpu/thread_pool.h).
 MAX_THREADS = 256
 COMPUTE_DTYPES = ("f32", "f64", "bf16", "f16")
-# The same by the names that PyTorch has for them.
-LONG_DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16"}
 EXPAND_MODES = ("auto", "always", "never")
 ACT_MODES = ("auto", "none", "q8")
 EXPERT_PLACES = ("auto", "memory", "file")
@@ -26,7 +24,7 @@ def auto_act(backend: str) -> str:
 
 
 def auto_kv_dtype(backend: str, dtype: str, act: str) -> str:
-    """Return what ``kv_dtype`` of auto stands for: the dtype of activations, or f16.
+    """Return what ``kv_cache_dtype`` of auto stands for: the dtype of activations, or f16.
 
     Args:
         backend: who computes; the reference keeps what it computed.

@@ -80,7 +80,7 @@ class ServerConfig:
     enable_force_include_usage: bool = field(
         default=False, metadata=_help("end every stream with its usage, asked for or not")
     )
-    disable_access_log: bool = field(
+    disable_uvicorn_access_log: bool = field(
         default=False, metadata=_help("write no line for each request")
     )
 

@@ -132,12 +132,12 @@ class AsyncLLM:
         pool = self._inputs if params.structured_outputs is None else self._waiters
         return RequestStream(self, request_id, process, is_stream, pool)
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> bool:
         """End a request soon; its stream gets a last output with the reason ``abort``.
 
-        Nothing happens where the id is unknown or finished. Any thread may call it.
+        Returns False where the id is unknown or finished. Any thread may call it.
         """
-        self.thread.cancel(request_id)
+        return self.thread.cancel(request_id)
 
     async def run_input(self, function: Callable[[], T]) -> T:
         """Run work on texts, such as rendering and tokenising, beside the loop."""

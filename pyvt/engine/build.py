@@ -112,8 +112,10 @@ def build_engine(
     size = config.cache.block_size
     connector = make_connector(size, cache.groups) if make_connector is not None else None
     scheduler = make_scheduler(config, cache.groups, namespace, connector)
-    core = EngineCore(scheduler, ModelRunner(model, cache, config, connector=connector))
     limits = _limits(planned.model_config, tokenizer, config)
+    unused_ids = _unused_ids(planned.model_config, tokenizer, limits)
+    runner = ModelRunner(model, cache, config, connector=connector, unused_ids=unused_ids)
+    core = EngineCore(scheduler, runner)
     engine = LLMEngine(
         core,
         InputProcessor(
@@ -344,6 +346,13 @@ def _chat_template(
         return ChatTemplate.for_tokenizer(sources, tokenizer)
 
     return make if sources else None
+
+
+def _unused_ids(shape: ModelConfig, tokenizer: Tokenizer, limits: InputLimits) -> frozenset[int]:
+    """Return the ids of logits that stand for no token: padding of the vocabulary, and holes."""
+    padding = range(limits.vocab_size, shape.vocab_size)
+    unused = {*tokenizer.unused_ids, *padding} - limits.eos_token_ids
+    return frozenset(token_id for token_id in unused if token_id < shape.vocab_size)
 
 
 def _limits(shape: ModelConfig, tokenizer: Tokenizer, config: EngineConfig) -> InputLimits:

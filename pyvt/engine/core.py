@@ -37,6 +37,8 @@ from pyvt.messages import (
 from pyvt.scheduler import Scheduler
 
 _TRANSFER_POLL_S = 0.001
+# Most seconds that transfers get to end when an engine does.
+TRANSFER_GRACE_S = 1.0
 Clock = Callable[[], float]
 
 
@@ -114,6 +116,22 @@ class EngineCore:
         self._forget_deadlines(ended)
         self.stats.record_finished([reason] * len(ended))
         return ended
+
+    def close(self) -> None:
+        """End the transfers of a KV connector, behind the last request; called once.
+
+        Those that were ordered get ``TRANSFER_GRACE_S`` to end: what a request has stored is to be
+        found by the next engine.
+        """
+        transfers = self.scheduler.transfers
+        if transfers is None:
+            return
+        end_s = time.monotonic() + TRANSFER_GRACE_S
+        try:
+            while self._fatal is None and transfers.is_pending and time.monotonic() < end_s:
+                self.step()
+        finally:
+            transfers.shutdown()
 
     def wake(self) -> None:
         """End the wait of a step in which no request can run; any thread may call it."""

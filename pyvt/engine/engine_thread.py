@@ -183,16 +183,17 @@ class EngineThread:
             self._accepted.update({request.request_id: _Accepted(sink) for request in requests})
             self._commands.put(_Add(requests, is_stream))
 
-    def cancel(self, request_id: str, sink: Sink | None = None) -> None:
-        """End a request soon; nothing happens where it is unknown or finished.
+    def cancel(self, request_id: str, sink: Sink | None = None) -> bool:
+        """End a request soon; return False where it is unknown, finished or already being ended.
 
         With ``sink`` only the request whose events go there: ids of finished ones may come again.
         """
         found = self._accepted.get(request_id)
         if found is None or found.is_cancelled or (sink is not None and sink is not found.sink):
-            return
+            return False
         found.is_cancelled = True
         self._commands.put(_Cancel(request_id))
+        return True
 
     def call(self, function: Callable[[LLMEngine], T]) -> T:
         """Run a function between two steps, with the engine, and return what it returns.
@@ -248,9 +249,18 @@ class EngineThread:
                     self._deliver(self.engine.step())
         except BaseException as error:
             log.error("engine thread failed: %s: %s", type(error).__name__, error)
+            self._close()
             self._end(_State.DEAD, error)
         else:
+            self._close()
             self._end(_State.STOPPED, None)
+
+    def _close(self) -> None:
+        """Close the engine; what fails here fails nobody's request."""
+        try:
+            self.engine.close()
+        except Exception as error:
+            log.error("engine did not close: %s: %s", type(error).__name__, error)
 
     def _take_commands(self) -> bool:
         """Carry out what was asked for; wait for something to do. Returns False at the end."""

@@ -69,6 +69,7 @@ class InputProcessor:
         ``structured_outputs``; without them such requests are refused.
         """
         self.grammars = None if grammars is None else _once(grammars)
+        self.compiler: GrammarCompiler | None = None  # until the first grammar
         self._chat_template = None if chat_template is None else _once(chat_template)
         self.tokenizer = tokenizer
         self.limits = limits
@@ -224,7 +225,8 @@ class InputProcessor:
             raise _refused("structured_outputs", "none, this engine has no grammars", "some")
         if params.ignore_eos:
             raise _refused("ignore_eos", "false where a grammar says when the text ends", True)
-        grammar = self.grammars().compile(params.structured_outputs)
+        self.compiler = self.grammars()
+        grammar = self.compiler.compile(params.structured_outputs)
         if grammar.shortest > max_tokens:
             raise RequestError(
                 f"[request] max_tokens: structured_outputs needs at least {grammar.shortest} "

@@ -136,6 +136,10 @@ class LLMEngine:
             self.core.end_requests(request_ids, reason)
         return outputs
 
+    def close(self) -> None:
+        """End what outlives requests; see ``EngineCore.close``."""
+        self.core.close()
+
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """End requests and free their blocks at once; unknown and finished ids are left out.
 

@@ -278,8 +278,8 @@ def plan(
 
 def _kv_dtype(config: EngineConfig, backend: str, dtype: str) -> str:
     """Return the name of the dtype of keys and values; ``dtype`` is that of activations."""
-    if config.cache.kv_dtype != "auto":
-        return config.cache.kv_dtype
+    if config.cache.kv_cache_dtype != "auto":
+        return config.cache.kv_cache_dtype
     act = auto_act(backend) if config.device.act == "auto" else config.device.act
     return auto_kv_dtype(backend, dtype, act)
 
@@ -383,7 +383,7 @@ def _check_fits(config: EngineConfig, needs: Needs, free: int) -> None:
             f"KV of {needs.num_tokens} tokens {needs.cache_bytes / _MIB:.1f} at {setting}), got "
             f"{free / _MIB:.1f} MiB free: {(needs.nbytes - free) / _MIB:.1f} MiB too little; lower "
             f"max_model_len or max_num_batched_tokens, raise {setting.split()[0]} or free memory, "
-            "or take a smaller kv_dtype or a smaller model",
+            "or take a smaller kv_cache_dtype or a smaller model",
             field="model",
         )
 

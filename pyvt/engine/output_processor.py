@@ -168,6 +168,13 @@ class _State:
             self.give(self.stop.flush())
 
 
+def _is_last_left_out(request: EngineCoreRequest, output: EngineCoreOutput) -> bool:
+    """Whether the last token only ends the text; a grammar may end it behind a token of text."""
+    params, last = request.sampling_params, output.new_token_ids[-1:]
+    ending_ids = request.eos_token_ids.union(params.stop_token_ids)
+    return not params.include_stop_str_in_output and not ending_ids.isdisjoint(last)
+
+
 class OutputProcessor:
     """Keeps the text of each unfinished request."""
 
@@ -293,7 +300,7 @@ class OutputProcessor:
         reason, stop_reason = core_output.finish_reason, core_output.stop_reason
         if state.is_plain and num_tokens == 1 and reason is None and not state.token_ids:
             return self._pass_on(state, core_output.new_token_ids)
-        is_cut = reason == "stop" and not state.request.sampling_params.include_stop_str_in_output
+        is_cut = reason == "stop" and _is_last_left_out(state.request, core_output)
         for index, token_id in enumerate(core_output.new_token_ids):
             if core_output.logprobs:
                 state.logprobs.append(core_output.logprobs[index])

@@ -4,6 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from pyvt.messages import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from pyvt.tally import Tally
+
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,11 +32,13 @@ class EngineStats:
 
     Attributes of speculative decoding are vLLM's metrics: drafts are requests of a step with
     drafted tokens, and ``spec_decode_num_accepted_tokens_per_pos`` counts by place in the draft.
+    ``iteration_tokens`` has the tokens of each step.
     """
 
     num_steps: int = 0
     num_scheduled_tokens: int = 0
     num_generation_tokens: int = 0
+    iteration_tokens: Tally = field(default_factory=lambda: Tally(STEP_TOKENS))
     num_finished: Counter[str] = field(default_factory=Counter)
     spec_decode_num_drafts: int = 0
     spec_decode_num_draft_tokens: int = 0
@@ -70,6 +75,7 @@ class EngineStats:
         num_sampled = sum(len(output.new_token_ids) for output in outputs)
         self.num_steps += 1
         self.num_scheduled_tokens += scheduled.total_num_scheduled_tokens
+        self.iteration_tokens.add(scheduled.total_num_scheduled_tokens)
         self.num_generation_tokens += num_sampled
         self.record_finished([o.finish_reason for o in outputs if o.finish_reason is not None])
         self.last_step = StepStats(

@@ -13,19 +13,23 @@ The order of a step:
 
 1. ``get_num_new_matched_tokens`` for each request that starts, ``update_state_after_alloc`` when it
    has its blocks; ``build_connector_meta`` when the step is decided.
-2. ``handle_preemptions``, ``start_load_kv``; in the forward pass ``wait_for_layer_load`` before and
-   ``save_kv_layer`` after each layer; ``wait_for_save``, ``get_transfer_results``.
+2. ``handle_preemptions``, ``start_load_kv``; ``wait_for_layer_load`` before the forward pass and
+   ``save_kv_layer`` behind it, for each layer; ``wait_for_save``, ``get_transfer_results``.
 3. ``update_connector_output``; ``request_finished_all_groups`` for each request that ended.
+
+``register_kv_caches`` comes before the first step, ``shutdown`` behind the last one: an engine that
+ends gives transfers that were ordered a second to end.
 
 A failure of a load is a result and never an exception: the engine goes back to what it has and
 computes the rest again. A lookup or the order of a store may raise ``KVTierError``, which counts as
 a miss. The names are those of vLLM's ``KVConnectorBase_V1``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from pyvt.config.cache import CacheGroup
 from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 
 
@@ -61,6 +65,21 @@ class BlockAccess(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """How the engine's blocks lie, and who turns them into canonical bytes.
+
+    Attributes:
+        block_size: tokens of a block.
+        groups: the cache groups, in the order of block tables.
+        blocks: the engine's blocks as bytes; called on the thread that runs the steps.
+    """
+
+    block_size: int
+    groups: tuple[CacheGroup, ...]
+    blocks: BlockAccess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVEvent:
     """A block that came into the store or left it."""
 
@@ -73,7 +92,7 @@ class KVConnector(Protocol):
     """Both halves; a class that has only one leaves the other to its peer."""
 
     def get_num_new_matched_tokens(
-        self, request: ConnectorRequest, num_computed: int
+        self, req: ConnectorRequest, num_computed: int
     ) -> tuple[int | None, bool]:
         """Return how many tokens behind ``num_computed`` can be loaded, and whether meanwhile.
 
@@ -83,7 +102,7 @@ class KVConnector(Protocol):
         ...
 
     def update_state_after_alloc(
-        self, request: ConnectorRequest, blocks: BlockIds, num_external: int
+        self, req: ConnectorRequest, blocks_by_group: BlockIds, num_external: int
     ) -> None:
         """Note the blocks of a request that starts; its last ``num_external`` tokens are loaded.
 
@@ -92,14 +111,20 @@ class KVConnector(Protocol):
         """
         ...
 
-    def build_connector_meta(self, scheduled: SchedulerOutput) -> Any:
-        """Return what the worker half must do in a step, None for nothing."""
+    def build_connector_meta(self, sched_out: SchedulerOutput) -> Any:
+        """Return what the worker half must do in a step, None for nothing.
+
+        Blocks of ``sched_out.finished_request_ids``, preempted requests among them, may be written
+        by this step: what ``handle_preemptions`` must know of them goes into the metadata.
+        """
         ...
 
-    def request_finished_all_groups(self, request: ConnectorRequest, blocks: BlockIds) -> bool:
+    def request_finished_all_groups(
+        self, req: ConnectorRequest, block_ids_by_group: BlockIds
+    ) -> bool:
         """Note the end of a request; True keeps its blocks held until it is reported as sent.
 
-        ``blocks`` are those that are full and computed, whatever ended the request, and the states
+        The blocks are those that are full and computed, whatever ended the request, and the states
         behind them that are kept.
         """
         ...
@@ -112,8 +137,12 @@ class KVConnector(Protocol):
         """Return what has changed in the store since the last call."""
         ...
 
-    def register_kv_caches(self, blocks: BlockAccess) -> None:
-        """Get the engine's blocks, once, before the first step."""
+    def register_kv_caches(self, caches: Mapping[str, Any], layout: KVLayout) -> None:
+        """Get the engine's blocks, once, before the first step.
+
+        ``caches`` are the live arrays, by layer and part (``layers.0.k``), with the engine's own
+        strides, on its device; ``layout.blocks`` gives and takes them as canonical bytes.
+        """
         ...
 
     def start_load_kv(self, meta: Any) -> None:
@@ -124,8 +153,11 @@ class KVConnector(Protocol):
         """Wait for the loads of a layer, before its attention."""
         ...
 
-    def save_kv_layer(self, layer: int) -> None:
-        """Start the stores of a layer, after its attention."""
+    def save_kv_layer(self, layer: int, kv: Sequence[Any], attn_meta: Any) -> None:
+        """Start the stores of a layer, whose arrays the step has written.
+
+        ``attn_meta`` are the indices of the step, a ``ForwardBatch``.
+        """
         ...
 
     def wait_for_save(self) -> None:
@@ -136,10 +168,10 @@ class KVConnector(Protocol):
         """Return what has ended since the last call."""
         ...
 
-    def handle_preemptions(self, request_ids: frozenset[str]) -> None:
+    def handle_preemptions(self, meta: Any) -> None:
         """Let go of blocks of requests that the step forgets, before they are written again."""
         ...
 
     def shutdown(self) -> None:
-        """End all transfers."""
+        """End all transfers; called once, behind the last step."""
         ...

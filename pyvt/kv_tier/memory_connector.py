@@ -5,11 +5,12 @@ request has ended; a load copies them back. ``failing`` makes loads of names fai
 requests wait for their loads.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup
-from pyvt.kv_tier.connector import BlockAccess, ConnectorRequest, KVEvent
+from pyvt.kv_tier.connector import BlockAccess, ConnectorRequest, KVEvent, KVLayout
 from pyvt.mathutil import cdiv
 from pyvt.messages import BlockIds, SchedulerOutput, TransferResults
 
@@ -68,7 +69,7 @@ class MemoryConnector:
         self._events: list[KVEvent] = []
 
     def get_num_new_matched_tokens(
-        self, request: ConnectorRequest, num_computed: int
+        self, req: ConnectorRequest, num_computed: int
     ) -> tuple[int | None, bool]:
         """Return the longest start behind the computed one that every group has stored.
 
@@ -77,9 +78,9 @@ class MemoryConnector:
         """
         if self.is_busy():
             return None, False
-        first = self._first_block[request.request_id] = num_computed // self._block_size
-        last = min((request.num_tokens - 1) // self._block_size, len(request.block_hashes))
-        while last > first and not self._has_all(request.block_hashes, first, last):
+        first = self._first_block[req.request_id] = num_computed // self._block_size
+        last = min((req.num_tokens - 1) // self._block_size, len(req.block_hashes))
+        while last > first and not self._has_all(req.block_hashes, first, last):
             last -= 1
         return (last - first) * self._block_size, self.is_async and last > first
 
@@ -95,46 +96,50 @@ class MemoryConnector:
         return True
 
     def update_state_after_alloc(
-        self, request: ConnectorRequest, blocks: BlockIds, num_external: int
+        self, req: ConnectorRequest, blocks_by_group: BlockIds, num_external: int
     ) -> None:
         """Order the loads of a request that starts; nothing where it was not asked about."""
-        first = self._first_block.pop(request.request_id, 0)
+        first = self._first_block.pop(req.request_id, 0)
         for index in range(first, first + num_external // self._block_size):
-            for group, table in enumerate(blocks):
+            for group, table in enumerate(blocks_by_group):
                 if index < len(table) and table[index]:
-                    key = (request.block_hashes[index], group)
-                    self._next.loads.append(Move(request.request_id, key, table[index]))
+                    key = (req.block_hashes[index], group)
+                    self._next.loads.append(Move(req.request_id, key, table[index]))
 
-    def build_connector_meta(self, scheduled: SchedulerOutput) -> Meta | None:
+    def build_connector_meta(self, sched_out: SchedulerOutput) -> Meta | None:
         """Return the loads and stores that have been ordered."""
         meta, self._next = self._next, Meta()
         return meta if meta.loads or meta.saves or meta.finished else None
 
-    def request_finished_all_groups(self, request: ConnectorRequest, blocks: BlockIds) -> bool:
+    def request_finished_all_groups(
+        self, req: ConnectorRequest, block_ids_by_group: BlockIds
+    ) -> bool:
         """Order the stores of a request's full blocks; they are held until that is done."""
-        self._first_block.pop(request.request_id, None)
+        self._first_block.pop(req.request_id, None)
         num_before = len(self._next.saves)
         for group in range(len(self._groups)):
-            for block_hash, block_id in zip(request.block_hashes, blocks[group], strict=False):
+            for block_hash, block_id in zip(
+                req.block_hashes, block_ids_by_group[group], strict=False
+            ):
                 if block_id and (block_hash, group) not in self.store:
-                    self._next.saves.append(Move(request.request_id, (block_hash, group), block_id))
+                    self._next.saves.append(Move(req.request_id, (block_hash, group), block_id))
         if len(self._next.saves) == num_before:
             return False
-        self._next.finished.append(request.request_id)
+        self._next.finished.append(req.request_id)
         return True
 
     def update_connector_output(self, results: TransferResults) -> None:
         """Count what failed."""
-        self.num_failed += len(results.failed)
+        self.num_failed += len(results.failed_received)
 
     def take_events(self) -> Iterable[KVEvent]:
         """Return the blocks that were stored."""
         events, self._events = self._events, []
         return events
 
-    def register_kv_caches(self, blocks: BlockAccess) -> None:
+    def register_kv_caches(self, caches: Mapping[str, Any], layout: KVLayout) -> None:
         """Keep the engine's blocks."""
-        self._blocks = blocks
+        self._blocks = layout.blocks
 
     def start_load_kv(self, meta: Meta | None) -> None:
         """Copy blocks from the store; a failing name leaves its block as it is."""
@@ -157,7 +162,7 @@ class MemoryConnector:
     def wait_for_layer_load(self, layer: int) -> None:
         """Loads end in ``start_load_kv``."""
 
-    def save_kv_layer(self, layer: int) -> None:
+    def save_kv_layer(self, layer: int, kv: Sequence[Any], attn_meta: Any) -> None:
         """Whole blocks are stored, not layers."""
 
     def wait_for_save(self) -> None:
@@ -174,11 +179,11 @@ class MemoryConnector:
         return TransferResults(
             sent=sent,
             received=frozenset(request_id for request_id, _ in ended),
-            failed=frozenset(request_id for request_id, failures in ended if failures),
+            failed_received=frozenset(request_id for request_id, failures in ended if failures),
             invalid_blocks=invalid,
         )
 
-    def handle_preemptions(self, request_ids: frozenset[str]) -> None:
+    def handle_preemptions(self, meta: Meta | None) -> None:
         """No transfer outlives the call that starts it."""
 
     def shutdown(self) -> None:

@@ -39,7 +39,7 @@ class RequestBlocks:
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Sums since the last reset, in tokens where not said otherwise.
+    """Sums since the start, in tokens where not said otherwise.
 
     Attributes:
         num_queries: requests that looked for a prefix.
@@ -328,7 +328,7 @@ class KVCacheManager:
 
     def reset_prefix_cache(self) -> int:
         """Make no block findable any more; return how many were."""
-        self.prefix_stats = PrefixCacheStats(num_resets=self.prefix_stats.num_resets + 1)
+        self.prefix_stats.num_resets += 1
         num_states = 0 if self.states is None else self.states.pool.reset()
         return self.pool.reset() + num_states
 

@@ -12,7 +12,7 @@ ends; ``docs/decisions/0210-bounds-of-waiting.md`` says when.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pyvt.config import SchedulerConfig
 from pyvt.errors import RequestError
@@ -31,41 +31,9 @@ from pyvt.scheduler.block_hash import BlockHasher
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.scheduler.request import Request, RequestStatus
 from pyvt.scheduler.request_queue import RequestQueue
+from pyvt.scheduler.stats import SchedulerStats
 from pyvt.scheduler.step import StepPlan
 from pyvt.scheduler.transfers import Transfers
-
-
-@dataclass(slots=True, kw_only=True)
-class SchedulerStats:
-    """The queues and the cache at one moment; preemptions and the prefix cache since the start.
-
-    Attributes:
-        num_running: requests that hold blocks.
-        num_waiting: requests that do not.
-        num_preemptions: how often a request lost its blocks.
-        kv_cache_usage: share of the blocks that are held, 0 to 1.
-        prefix_queries: tokens of prompts that were looked for since the cache was last reset.
-        prefix_hits: tokens of them that were found.
-        num_kept_blocks: blocks that nobody holds and that may be found again.
-        num_evictions: kept blocks that were taken for other tokens.
-        num_states: states of linear attention that are held.
-        num_kept_states: snapshots of states that nobody holds and that may be found again.
-        num_snapshots: snapshots that were made.
-        num_state_evictions: kept snapshots that were taken for other states.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_preemptions: int
-    kv_cache_usage: float
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    num_kept_blocks: int = 0
-    num_evictions: int = 0
-    num_states: int = 0
-    num_kept_states: int = 0
-    num_snapshots: int = 0
-    num_state_evictions: int = 0
 
 
 class Scheduler:
@@ -139,6 +107,7 @@ class Scheduler:
             num_kept_blocks=manager.pool.num_kept_blocks,
             num_evictions=manager.pool.num_evictions,
             num_states=slots.num_blocks - slots.num_free_blocks if slots else 0,
+            num_free_states=slots.num_free_blocks if slots else 0,
             num_kept_states=slots.num_kept_blocks if slots else 0,
             num_snapshots=slots.num_snapshots if slots else 0,
             num_state_evictions=slots.num_evictions if slots else 0,
@@ -350,15 +319,15 @@ class Scheduler:
         results = self.transfers.update(answer.transfers)
         for request in self.transfers.take_loaded(results):
             self._running.add(request)
-            if self.hasher is not None and request.request_id not in results.failed:
+            if self.hasher is not None and request.request_id not in results.failed_received:
                 self._publish(request)
-        for request_id in results.failed:
+        for request_id in results.failed_received:
             request_or_none = self._requests.get(request_id)
             if request_or_none is not None and request_or_none.status is RequestStatus.RUNNING:
                 valid = self.transfers.first_invalid(request_or_none, results)
                 valid = self.rollback_request(request_id, valid)
                 request_or_none.num_cached_tokens = min(request_or_none.num_cached_tokens, valid)
-        return results.failed
+        return results.failed_received
 
     def _queue_of(self, request: Request) -> RequestQueue:
         is_running = request.status is RequestStatus.RUNNING
@@ -528,7 +497,6 @@ class Scheduler:
         if request.is_known_to_worker:
             self._forgotten.add(request.request_id)
         request.blocks = None
-        request.draft_token_ids = ()
         request.is_known_to_worker = False
         request.num_computed_tokens = 0
         request.draft_token_ids = ()
@@ -564,6 +532,7 @@ class Scheduler:
         # The KV of drafts that were right is valid; that of the last token is not written.
         request.num_computed_tokens += num_tokens - 1
         reason, stop_reason = end or (None, None)
+        reason = "stop" if reason == "length" and request_id in answer.complete else reason
         logprobs, prompts = answer.logprobs, answer.prompt_logprobs
         return EngineCoreOutput(
             request_id,

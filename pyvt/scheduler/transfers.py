@@ -102,12 +102,16 @@ class Transfers:
         if self.loading.pop(request.request_id, None) is not None:
             self._pin(request.request_id, self._manager.loading_tables(blocks))
 
+    def shutdown(self) -> None:
+        """End all transfers: no step follows."""
+        self._connector.shutdown()
+
     def update(self, results: TransferResults | None) -> TransferResults:
         """Take results: unpin what has ended."""
         if results is None:
             return _NO_RESULTS
         self._connector.update_connector_output(results)
-        self.num_failed_loads += len(results.failed)
+        self.num_failed_loads += len(results.failed_received)
         ended: Iterable[str] = results.sent | (results.received - self.loading.keys())
         for request_id in ended:
             for tables in self._pinned.pop(request_id, ()):

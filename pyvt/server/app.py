@@ -1,5 +1,7 @@
 """The application: routes, middleware, and what becomes of an error."""
 
+import asyncio
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,12 +15,15 @@ from pyvt.log import get_logger
 from pyvt.server.errors import WireException, wire_error
 from pyvt.server.middleware import Cors, HostCheck, KeyCheck, RequestLog, error_response
 from pyvt.server.openapi import openapi
-from pyvt.server.routes import ROUTES, Handler
+from pyvt.server.routes import ROUTES, RouteRow
 from pyvt.server.sleep import awake
 from pyvt.server.sse import ClientGoneError
 from pyvt.server.state import ServerState
+from pyvt.server.waking import answer_when_awake
 
 log = get_logger(__name__)
+
+DESCRIPTION = RouteRow("GET", "/openapi.json", openapi, needs_model=False)
 
 
 def create_app(state: ServerState) -> Starlette:
@@ -26,14 +31,11 @@ def create_app(state: ServerState) -> Starlette:
     config = state.config
     app = _App(
         routes=[
-            *(
-                Route(row.path, _Endpoint(row.handler, row.needs_model), methods=[row.method])
-                for row in ROUTES
-            ),
-            Route("/openapi.json", _Endpoint(openapi, needs_model=False), methods=["GET"]),
+            *(Route(row.path, _Endpoint(row), methods=[row.method]) for row in ROUTES),
+            Route(DESCRIPTION.path, _Endpoint(DESCRIPTION), methods=["GET"]),
         ],
         middleware=[
-            Middleware(RequestLog, is_logging=not config.disable_access_log),
+            Middleware(RequestLog, is_logging=not config.disable_uvicorn_access_log),
             Middleware(HostCheck, allowed=_hosts(state)),
             Middleware(Cors, allowed=config.allowed_origins),
             Middleware(KeyCheck, keys=config.api_key),
@@ -74,18 +76,25 @@ class _Paths:
 class _Endpoint:
     """Runs a handler; what it raises becomes an answer in the shape of its path."""
 
-    def __init__(self, handler: Handler, needs_model: bool) -> None:
-        self.handler = handler
-        self.needs_model = needs_model
+    def __init__(self, row: RouteRow) -> None:
+        self.row = row
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self.needs_model:
+        if not self.row.needs_model:
             await self._answer(scope, receive, send)
             return
+        state = scope["app"].state.server
         try:
-            async with awake(scope["app"].state.server):
+            async with awake(state) as waking:
+                if waking is not None and self.row.is_stream:
+                    await answer_when_awake(state, waking, self._answer, scope, receive, send)
+                    return
+                if waking is not None:
+                    await asyncio.shield(waking)
                 await self._answer(scope, receive, send)
-        except PyvtError as error:  # the model could not be loaded again
+        except ClientGoneError:
+            return
+        except (PyvtError, WireException) as error:  # the model could not be loaded again
             log.error("request %s: %s", scope["state"]["request_id"], error)
             answer = error_response(wire_error(error), scope["path"])
             await answer(scope, receive, send)
@@ -93,7 +102,7 @@ class _Endpoint:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self.handler(request)
+            response = await self.row.handler(request)
         except (PyvtError, WireException) as error:
             if isinstance(error, EngineDeadError):
                 log.error("request %s: %s", scope["state"]["request_id"], error)
@@ -113,7 +122,8 @@ def _no_route(scope: Scope, error: HTTPException) -> Response:
     """Return the answer for a path or a method that there is not."""
     path = scope["path"][:200]
     refusal = RequestError(
-        f"[server] path: {path!r} does not exist; GET /v1/models lists the model", code="not_found"
+        f"[server] path: {path!r} does not exist; GET /openapi.json lists the routes",
+        code="not_found",
     )
     if error.status_code == 405:
         refusal = RequestError(

@@ -2,7 +2,10 @@
 
 1. The line and the headers of a request are at most ``MAX_HEAD_BYTES`` long: 431.
 2. They must come within ``HEAD_S`` of the connection, or of their first byte: the connection ends.
-3. What is no HTTP is a 400 with the API's error, as everything that is refused.
+3. What is no HTTP is a 400 with the API's error, as everything that is refused. What the client
+   still sends is read for ``LINGER_S``, else the system would throw the answer away with it.
+4. A client that has ended its side is mostly gone; one that only has nothing more to say looks the
+   same. So answers that are there within ``HALF_CLOSED_S`` are sent, and then it has left.
 
 Bodies have the bounds of ``body``.
 """
@@ -17,6 +20,8 @@ from pyvt.server.errors import body_of, wire_error
 
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_S = 75.0
+LINGER_S = 2.0
+HALF_CLOSED_S = 0.3
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
 
@@ -33,6 +38,8 @@ class Connection(HttpToolsProtocol):
         self._is_in_head = True
         self._refusal = RequestError("[server] request: expected HTTP/1.1, got something else")
         self._head_timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
@@ -42,10 +49,24 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait for nothing more."""
         self._stop_timer()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Let an answer come that is nearly there, to a client that sends no more."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_tls = self.transport.get_extra_info("ssl_object") is not None
+        if self._is_refused or is_tls or not is_answering:
+            return None
+        self.cycle.keep_alive = False
+        self._end_timer = self.loop.call_later(HALF_CLOSED_S, self.transport.close)
+        return True
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a request, or of several."""
+        if self._is_refused:
+            return
         if self._is_in_head:
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_S, self._end_late_head)
@@ -73,8 +94,9 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what came, and end the connection."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_refused:
             return
+        self._is_refused = True
         error = wire_error(self._refusal)
         body = body_of(error.openai_object())
         head = (
@@ -83,7 +105,11 @@ class Connection(HttpToolsProtocol):
             f"content-length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._end_timer = self.loop.call_later(LINGER_S, self.transport.close)
+        else:  # TLS
+            self.transport.close()
 
     def _refuse_head(self) -> None:
         self._refusal = RequestError(

@@ -131,17 +131,20 @@ def renamed(
 
     Args:
         error: of the engine, or of the chat that a request was translated into.
-        names: name there → name in the request; of a path the first part counts.
+        names: name there → name in the request. Of a path the first part counts, but a text may
+            have a longer one.
     """
     param = error.error.param if isinstance(error, WireException) else error.param
     first, dot, rest = (param or "").partition(".")
     if names.get(first, first) == first:
         return error
     name = names[first] + dot + rest
+    text = str(error)
+    longer = next((path for path in names if "." in path and path in text), param or "")
+    told = text.replace(longer, names.get(longer, name), 1)
     if isinstance(error, WireException):
-        told = error.error.message.replace(param or "", name, 1)
         return WireException(replace(error.error, message=told, param=name))
-    return RequestError(str(error).replace(param or "", name, 1), param=name, code=error.code)
+    return RequestError(told, param=name, code=error.code)
 
 
 def server_error(message: str) -> WireError:

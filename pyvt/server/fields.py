@@ -6,12 +6,14 @@ misspelt ``max_tokens`` must see it. Null is the same as absence.
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
-from pyvt.server.errors import WireException, request_error
+from pyvt.server.errors import request_error
+from pyvt.server.unsupported import UNSUPPORTED, Unsupported, check_supported
+from pyvt.server.wrong_fields import wrong_field
 
 ModelT = TypeVar("ModelT", bound="RequestModel")
 
@@ -38,7 +40,10 @@ _OTHER_NAMES = {
 # Known to OpenAI, without an effect here that a client could miss.
 MAX_WARNINGS = 20
 _HARMLESS = frozenset(
-    {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
+    {
+        *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "prediction", "max_tool_calls", "include_obfuscation"),
+    }
 )
 
 
@@ -57,6 +62,7 @@ class RequestModel(BaseModel):
     """A request; types are strict, so ``"true"`` is no boolean and ``"1"`` no integer."""
 
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {}
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -82,7 +88,8 @@ class RequestModel(BaseModel):
         """Yield each unknown field, the fields that its object has, and the object's path."""
         known = type(self).model_fields
         for name, value in (self.model_extra or {}).items():
-            if value is not None and name not in _HARMLESS:
+            is_known = name in _HARMLESS or name in UNSUPPORTED or name in self.unsupported
+            if value is not None and not is_known:
                 yield name, known, path
         for name in known:
             value = getattr(self, name)
@@ -111,23 +118,13 @@ def checked(model: type[ModelT], body: Mapping[str, Any]) -> ModelT:
     """Return the request of a body.
 
     Raises:
-        WireException: a field is missing or wrong; the first one is named.
+        WireException: a field is missing, wrong or not supported; the first one is named.
     """
     try:
-        return model.model_validate(body)
+        request = model.model_validate(body)
     except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: ValidationError) -> WireException:
-    # Of a field that may be of several types, the type that matched best is the last of its tries.
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = [str(part) for part in first["loc"]]
-    names = [part for part in path if "[" not in part and part not in _TYPE_WORDS]
-    param = ".".join(names) or "body"
-    text = first["msg"][:1].lower() + first["msg"][1:300]
-    return request_error(f"[request] {param}: {text}", param=param, code="invalid_value")
-
-
-# How pydantic names the members of a union in the place of an error.
-_TYPE_WORDS = frozenset({"str", "int", "float", "bool", "dict", "list", "Part", "JsonSchema"})
+        param, text = wrong_field(error)
+        refusal = request_error(f"[request] {param}: {text}", param=param, code="invalid_value")
+        raise refusal from None
+    check_supported(request.model_extra or {}, model.unsupported)
+    return request

@@ -100,6 +100,8 @@ class Generation:
                     self._reason(),
                     n=self.params.n,
                     max_tokens=self.params.max_tokens or 0,
+                    num_tokens=len(self.output.prompt_token_ids)
+                    + max(answer.num_tokens for answer in self.answers),
                 )
 
     def _read(self, outputs: Sequence[RequestOutput]) -> Iterator[Step]:

@@ -44,12 +44,19 @@ class AbortRequest(RequestModel):
 
 
 async def abort(request: Request) -> Response:
-    """End a request soon; its client is told. An unknown id changes nothing."""
+    """End a request soon; its client is told.
+
+    An id that is unknown, or whose answer is complete, changes nothing and is told of.
+    """
     state = state_of(request)
     asked = checked(AbortRequest, await state.body(request))
     if not state.is_asleep:
-        state.ready_llm().abort(asked.request_id)
-    return JSONResponse({"request_id": asked.request_id, **told(asked)})
+        state.ready_llm()
+    is_aborted = state.abort(asked.request_id)
+    body = {"request_id": asked.request_id, "aborted": is_aborted}
+    if not is_aborted:
+        body["reason"] = "no answer with this id is being made"
+    return JSONResponse({**body, **told(asked)})
 
 
 async def reset_prefix_cache(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """Unloading the model of a server that nobody asks: its memory is free until the next request.
 
 1. A request that needs the model wakes the server and waits for the load; all of them share one.
+   A stream gets comments meanwhile, see ``waking``.
 2. The model goes when no request was handled for ``keep_alive_s``; a request that is being handled,
    a stream that is being read included, keeps it.
 3. ``/ready`` stays ready: what is asked will be served.
@@ -21,20 +22,18 @@ log = get_logger(__name__)
 
 
 @asynccontextmanager
-async def awake(state: ServerState) -> AsyncIterator[None]:
+async def awake(state: ServerState) -> "AsyncIterator[asyncio.Future[None] | None]":
     """Keep the model loaded, for a request that needs it; load it where it was unloaded.
 
-    Raises:
-        PyvtError: it cannot be loaded any more.
+    Yields the load that must be waited for, None for a model that is there. It fails with a
+    ``PyvtError`` where the model cannot be loaded any more.
     """
     state.num_handled += 1
     try:
-        if state.is_asleep and not state.is_draining:
-            if state.waking is None:
-                assert state.load is not None, "only a server that can load falls asleep"
-                state.waking = asyncio.ensure_future(_wake(state, state.load))
-            await asyncio.shield(state.waking)
-        yield
+        if state.is_asleep and not state.is_draining and state.waking is None:
+            assert state.load is not None, "only a server that can load falls asleep"
+            state.waking = asyncio.ensure_future(_wake(state, state.load))
+        yield state.waking
     finally:
         state.num_handled -= 1
         state.last_handled_s = time.monotonic()
@@ -67,8 +66,10 @@ async def unload(state: ServerState) -> None:
     llm, state.llm = state.llm, None
     assert llm is not None, "there is a model"
     state.is_asleep = True
-    state.metrics.engine = None
-    await llm.shutdown(timeout_s=5.0)
+    try:
+        await llm.shutdown(timeout_s=5.0)
+    finally:
+        state.metrics.detach()
     del llm
     await asyncio.to_thread(_collect)
     log.info("model unloaded; the next request loads it again")

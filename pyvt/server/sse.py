@@ -28,7 +28,7 @@ _TURN = 4
 
 COMMENT = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
-_HEADERS = (
+HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -67,7 +67,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
-        headers = [*_HEADERS, *self._headers]
+        headers = [*HEADERS, *self._headers]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._sent_s = monotonic()
         writer = asyncio.ensure_future(self._write(send))
@@ -112,7 +112,7 @@ class EventStream:
             self._sent_s = monotonic()
 
     async def _watch(self, receive: Receive, send: Send, writer: "asyncio.Future[None]") -> None:
-        left = asyncio.ensure_future(_disconnected(receive))
+        left = asyncio.ensure_future(disconnected(receive))
         try:
             while True:
                 silent_s = monotonic() - self._sent_s
@@ -142,7 +142,7 @@ async def until_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) ->
     Raises ClientGoneError then.
     """
     working = asyncio.ensure_future(work)
-    left = asyncio.ensure_future(_disconnected(receive))
+    left = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -154,7 +154,7 @@ async def until_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) ->
         await asyncio.gather(working, left, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
     """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

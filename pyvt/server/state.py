@@ -23,6 +23,9 @@ from pyvt.server.tool_parsers import TOOL_DIALECTS, ToolDialect, detect_tools
 
 T = TypeVar("T")
 
+# Between the id of an answer and the number of one of its prompts; ids of clients have none.
+PART_MARK = "#"
+
 
 @dataclass(frozen=True, slots=True)
 class Speech:
@@ -58,7 +61,7 @@ class ServerState:
     num_handled: int = 0
     last_handled_s: float = field(default_factory=time.monotonic)
     started_s: float = field(default_factory=time.time)
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics = field(init=False)
     _speech: Speech | None = None
     _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
 
@@ -66,9 +69,10 @@ class ServerState:
         """Take a loaded engine: from now on requests are served."""
         self.llm = llm
         self.is_asleep = False
-        self.metrics.engine = llm.engine
+        self.metrics.attach(llm.engine)
 
     def __post_init__(self) -> None:
+        self.metrics = Metrics(self.names[0])
         _check_choice("tool_call_parser", self.config.tool_call_parser, TOOL_DIALECTS)
         _check_choice("reasoning_parser", self.config.reasoning_parser, REASONING_TAGS)
 
@@ -95,6 +99,13 @@ class ServerState:
         if self.llm is None:
             return None if self.is_asleep else "the model is being loaded"
         return None if self.llm.is_ready else "the engine has stopped"
+
+    @property
+    def status(self) -> str:
+        """A word for the state of the model, for those who look at it and do not ask it."""
+        if self.llm is None and not self.is_draining:
+            return "asleep" if self.is_asleep else "loading"
+        return "ready" if self.why_not_ready() is None else "stopped"
 
     @property
     def num_unfinished(self) -> int:
@@ -169,13 +180,17 @@ class ServerState:
         return stream
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """Return the object that a request's body is, within the server's limits."""
-        return await read_json(
-            request,
-            max_bytes=self.config.max_body_bytes,
-            max_depth=self.config.max_json_depth,
-            stall_s=self.config.stall_timeout_s,
-        )
+        """Return the object that a request's body is, within the server's limits; read once."""
+        kept = request.scope["state"]
+        if "body" not in kept:
+            kept["body"] = await read_json(
+                request,
+                max_bytes=self.config.max_body_bytes,
+                max_depth=self.config.max_json_depth,
+                stall_s=self.config.stall_timeout_s,
+            )
+        body: dict[str, Any] = kept["body"]
+        return body
 
     def event_stream(self, chunks: AsyncIterator[bytes]) -> EventStream:
         """Return the response of a stream, under the server's limits."""
@@ -190,6 +205,14 @@ class ServerState:
         has_usage = bool(options and options.include_usage)
         is_continuous = bool(options and options.continuous_usage_stats)
         return has_usage or self.config.enable_force_include_usage, is_continuous
+
+    def abort(self, response_id: str) -> bool:
+        """End a request by the id of its answer; return whether it was unfinished."""
+        if self.llm is None:
+            return False
+        started = [stream.request_id for stream in self._streams]
+        parts = [name for name in started if name.startswith(f"{response_id}{PART_MARK}")]
+        return any([self.llm.abort(name) for name in (response_id, *parts)])
 
     def close_streams(self) -> None:
         """Abort what runs; clients get an event that says so."""

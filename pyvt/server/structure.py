@@ -26,11 +26,13 @@ def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
 
 
 def form_names(request: GenerationFields) -> dict[str, str]:
-    """Return how the client calls what the engine calls structured outputs."""
+    """Return how the client calls what the engine calls structured outputs, and its schema."""
     if request.structured_outputs is not None:
         return {}
     if request.response_format is not None:
-        return {"structured_outputs": "response_format"}
+        is_object = request.response_format.get("type") == "json_object"
+        schema = "response_format.schema" if is_object else "response_format.json_schema.schema"
+        return {"structured_outputs.json": schema, "structured_outputs": "response_format"}
     choice = getattr(request, "tool_choice", None)
     return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
 

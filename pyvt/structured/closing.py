@@ -40,6 +40,7 @@ class ShortestText:
     Attributes:
         unfinished: where the search came to its bound before an end: how far it had come.
         is_slow: whether it ended for lack of time.
+        error: why the grammar could not go on somewhere on the way, empty where it could.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class ShortestText:
         self._max_bytes = max_bytes
         self._limit = max_bytes or max_steps
         self._max_cpu_s = max_cpu_s
-        self._end_s = time.thread_time() + max_cpu_s
+        self._start_s = time.thread_time()
+        self._end_s = self._start_s + max_cpu_s
         self.is_slow = False
+        self.error = ""
         self.unfinished: list[int] = []
         self._root = matcher
         self._marks = [list(mark) for mark in marks]
@@ -112,6 +115,11 @@ class ShortestText:
                     longest = other[0]
         return longest
 
+    @property
+    def step_s(self) -> float:
+        """CPU time of a step so far."""
+        return (time.thread_time() - self._start_s) / max(1, self._num_steps)
+
     def _is_over(self) -> bool:
         """Return whether the steps or the time are used up."""
         if time.thread_time() > self._end_s:
@@ -136,6 +144,7 @@ class ShortestText:
             mask = matcher.compute_bitmask()
             options = self._options(mask, chosen if mask == before else -1)
             if not options or matcher.is_error():
+                self.error = matcher.get_error() or self.error
                 return None
             taken: Sequence[int] = options[:1]
             if len(options) > 1:
@@ -145,6 +154,7 @@ class ShortestText:
                 self.unfinished = max(self.unfinished, [*path, *taken][:limit], key=len)
                 return None
             if not matcher.consume_tokens(list(taken)):
+                self.error = matcher.get_error() or self.error
                 return None
             self._num_steps += len(taken)
             path += taken

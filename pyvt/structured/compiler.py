@@ -1,6 +1,7 @@
 """Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
 
 import re
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -26,11 +27,15 @@ from pyvt.structured.grammar import (
 from pyvt.structured.matcher import CompiledGrammar
 from pyvt.structured.schema import keyword_to_blame
 from pyvt.structured.vocabulary import GrammarVocabulary
+from pyvt.tally import SECONDS, Tally
 from pyvt.tokenizer.base import Tokenizer
 
 log = get_logger(__name__)
 
 NUM_THREADS = 2
+# Rules that may go on at one place of a text: one for each choice, four for each property that may
+# come next. Masks take longer with each.
+MAX_ITEMS = 8000
 # What a schema that is not strict may give up, in this order.
 _LESS_STRICT: tuple[dict[str, Any], ...] = ({"coerce_one_of": True}, {"lenient": True})
 
@@ -44,6 +49,11 @@ class GrammarCompiler:
         eos_token_ids: ids that end a text.
         timeout_s: how long one grammar may take.
         cache_size: grammars that are kept.
+
+    Attributes:
+        num_hits, num_compiled, num_timeouts: grammars that were there, that were compiled, and
+            that took too long.
+        times: seconds of each that was compiled, or refused.
     """
 
     def __init__(
@@ -67,6 +77,8 @@ class GrammarCompiler:
         weakref.finalize(self, self._threads.close)
         self.num_hits = 0
         self.num_compiled = 0
+        self.num_timeouts = 0
+        self.times = Tally(SECONDS)
 
     def compile(self, params: StructuredOutputsParams) -> CompiledGrammar:
         """Return the compiled grammar; waits for it, but never keeps the step loop.
@@ -79,7 +91,8 @@ class GrammarCompiler:
         with self._lock:
             job = self._cache.get(key)
             if job is None or job.result.cancelled():
-                job = self._cache[key] = self._threads.submit(_compile, key, vocabulary)
+                job = self._threads.submit(_timed, self.times, key, vocabulary)
+                self._cache[key] = job
                 self.num_compiled += 1
                 while len(self._cache) > self._cache_size:
                     self._cache.popitem(last=False)
@@ -91,6 +104,8 @@ class GrammarCompiler:
             return grammar
         except (FutureTimeoutError, CancelledError) as error:
             self._threads.give_up(job)
+            with self._lock:
+                self.num_timeouts += 1
             raise refused(f"a grammar that compiles in {self._timeout_s:g} s", "more") from error
 
     def close(self) -> None:
@@ -104,6 +119,16 @@ class GrammarCompiler:
                     self._tokenizer, self._vocab_size, self._eos_token_ids
                 )
             return self._vocabulary
+
+
+def _timed(
+    times: Tally, params: StructuredOutputsParams, vocabulary: GrammarVocabulary
+) -> CompiledGrammar:
+    start_s = time.perf_counter()
+    try:
+        return _compile(params, vocabulary)
+    finally:
+        times.add(time.perf_counter() - start_s)
 
 
 def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> CompiledGrammar:
@@ -129,14 +154,18 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
     found = search.find()
     if search.is_slow:
         raise refused("a grammar that tells soon what may come next", "one of too many ways")
+    if found is None and search.error:
+        raise refused("a grammar with fewer choices in one place", _plain(search.error))
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
+    detour = vocabulary.to_tokens(search.detour())
     return CompiledGrammar(
         vocabulary=vocabulary,
         tokens=matcher,
         by_byte=on_bytes,
         shortest=0 if path is None else len(path),
-        detour=len(vocabulary.to_tokens(search.detour()) or ()),
+        detour=len(detour or ()),
+        step_s=search.step_s,
         warnings=warnings,
         marks=marks,
         is_free_text=grammar.is_free_text,
@@ -144,7 +173,7 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
 
 
 def _matcher(tokenizer: llguidance.LLTokenizer, grammar: GrammarText) -> llguidance.LLMatcher:
-    limits = llguidance.LLParserLimits(verbose_errors=False)
+    limits = llguidance.LLParserLimits(verbose_errors=False, max_items_in_row=MAX_ITEMS)
     return llguidance.LLMatcher(tokenizer, grammar.text, log_level=0, limits=limits)
 
 

@@ -35,6 +35,9 @@ MAX_STEPS_OF_A_TRY = 200
 # Ways to begin a forced text that are looked at, and how often the longest one is gone ahead.
 _MAX_SPELLINGS = 64
 _MAX_AHEAD = 3
+# Of a grammar whose steps cost more than this, a search on the way takes few and tries none.
+_HEAVY_STEP_S = 0.002
+_HEAVY_STEPS = 24
 # Tokens until the next try where a search found no path.
 _RETRY = 16
 
@@ -49,6 +52,7 @@ class CompiledGrammar:
         shortest: tokens of the shortest text that was found, or as far as the search came.
         detour: tokens of the longest way to an end behind a choice on that text.
         warnings: keywords that a schema that is not strict had and that are not honoured.
+        step_s: CPU time of a step of a search, measured when it was compiled.
         marks: what ends free texts, in the vocabulary of bytes.
         is_free_text: whether the grammar is about parts of a text that may end anywhere else.
     """
@@ -58,9 +62,15 @@ class CompiledGrammar:
     by_byte: llguidance.LLMatcher
     shortest: int
     detour: int = 0
+    step_s: float = 0.0
     warnings: tuple[str, ...] = ()
     marks: tuple[tuple[int, ...], ...] = ()
     is_free_text: bool = False
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether full searches would keep the requests beside this one waiting."""
+        return self.step_s > _HEAVY_STEP_S
 
     def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "GrammarMatcher":
         """Return the state of a request that has generated ``token_ids``.
@@ -104,7 +114,15 @@ class GrammarMatcher:
     @property
     def is_complete(self) -> bool:
         """Whether nothing but the end may follow."""
-        return self._path == [] or self._matcher.is_stopped()
+        if self.error is not None:
+            return False
+        if self._path == [] or self._matcher.is_stopped():
+            return True
+        if not self._matcher.is_accepting():
+            return False
+        allowed = allowed_ids(self._matcher.compute_bitmask(), self._grammar.vocabulary.size)
+        ends = self._grammar.vocabulary.end_ids
+        return not set(np.flatnonzero(allowed)[: len(ends) + 1].tolist()) - set(ends)
 
     def masks(self, drafts: Sequence[int], num_left: int) -> Array:
         """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool.
@@ -169,9 +187,8 @@ class GrammarMatcher:
         if not self._is_closing or self._path is not None or self._num_until_search > 0:
             return
         grammar = self._grammar
-        search = ShortestText(
-            self._bytes, grammar.vocabulary, grammar.marks, max_steps=MAX_STEPS_ON_THE_WAY
-        )
+        most = _HEAVY_STEPS if grammar.is_heavy else MAX_STEPS_ON_THE_WAY
+        search = ShortestText(self._bytes, grammar.vocabulary, grammar.marks, max_steps=most)
         found = search.find()
         path = None if found is None else grammar.vocabulary.to_tokens(found)
         if path is None:
@@ -190,7 +207,7 @@ class GrammarMatcher:
         """Leave out the tokens behind which no text closes in time; where many, take the path."""
         vocabulary = self._grammar.vocabulary
         token_ids = np.flatnonzero(allowed).tolist()
-        if len(token_ids) > MAX_TRIED:
+        if self._grammar.is_heavy or len(token_ids) > MAX_TRIED:
             if self._must_close and self._matcher.validate_tokens(path) == len(path):
                 self._path = list(path)
                 allowed[:] = False

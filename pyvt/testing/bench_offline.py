@@ -83,6 +83,11 @@ class OfflineRun:
         for name, seconds in self.samples.seconds[PYVT].items():
             workload, ratio = WORKLOADS[name], self._ratio(name)
             yield Figure.of(name, "tokens/s", [workload.num_tokens / s for s in seconds])
+            for kind, unit, amount in (
+                ("memory", "GB/s", self.cost.step_bytes),
+                ("products", "GFLOP/s", self._num_ops(workload)),
+            ):
+                yield Figure.of(f"{name}: {kind}", unit, [amount / s / 1e9 for s in seconds])
             for kind, is_read in (("read", True), ("peak", False)):
                 share = self._share(workload, seconds, is_read=is_read)
                 if share is not None:

@@ -5,9 +5,7 @@ Dims: M rows of activations.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,14 +14,14 @@ from pyvt.mathutil import cdiv
 from pyvt.ops.packed_layouts import LAYOUTS
 from pyvt.tensor.dtype import DTYPES, DType
 from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.testing.bench_case import Array, BenchCase, Call, packed_weight
 from pyvt.testing.bench_limits import loop_of
+from pyvt.testing.bench_row_cases import row_cases
+from pyvt.testing.bench_sampler_cases import sampler_cases
+from pyvt.testing.bench_weight_cases import weight_cases
 from pyvt.testing.op_cases.attention import paged_cache
-from pyvt.testing.shape_models import random_tensor
 
-Array = np.ndarray[Any, Any]
-Call = Callable[[], object]
-
-HIDDEN, INNER, N_HEADS, N_KV_HEADS, HEAD_DIM, VOCAB = 1024, 3072, 16, 8, 128, 151936
+HIDDEN, INNER, N_HEADS, N_KV_HEADS, HEAD_DIM = 1024, 3072, 16, 8, 128
 # Key heads, value heads, size of both, taps of the convolution.
 N_GDN_KEYS, N_GDN_VALUES, GDN_DIM, N_TAPS = 16, 32, 128, 4
 N_CHANNELS = (2 * N_GDN_KEYS + N_GDN_VALUES) * GDN_DIM
@@ -32,27 +30,6 @@ N_CHANNELS = (2 * N_GDN_KEYS + N_GDN_VALUES) * GDN_DIM
 COLD_BYTES = 128 << 20
 # Rows from which a product is read again from caches anyway.
 _MAX_COLD_ROWS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchCase:
-    """One timed call.
-
-    Attributes:
-        op: name in ``pyvt.ops``.
-        case: the shape in words.
-        make: makes the call, with its arrays, under the selected backend.
-        num_bytes: the least that it reads and writes.
-        num_ops: multiplies and adds of its products; 0 where memory is all.
-        loop: the limit of its arithmetic, a key of the probe's loops.
-    """
-
-    op: str
-    case: str
-    make: Callable[[np.random.Generator], Call]
-    num_bytes: int
-    num_ops: int = 0
-    loop: str = ""
 
 
 def bench_cases() -> Iterator[BenchCase]:
@@ -69,8 +46,10 @@ def bench_cases() -> Iterator[BenchCase]:
     for num_rows in (1, 256):
         yield from _row_ops(num_rows)
         yield from _gate_ops(num_rows)
+        yield from row_cases(num_rows)
+    yield from weight_cases()
     for num_rows in (1, 16):
-        yield from _sampler_ops(num_rows)
+        yield from sampler_cases(num_rows)
 
 
 def _product(name: str, num_rows: int) -> BenchCase:
@@ -78,8 +57,7 @@ def _product(name: str, num_rows: int) -> BenchCase:
     weight_bytes = INNER * dtype.row_bytes(HIDDEN)
 
     def make(rng: np.random.Generator) -> Call:
-        weight = ops.prepack_weight(random_tensor("bench", (INNER, HIDDEN), dtype))
-        assert isinstance(weight, PackedTensor), "the backend packs the formats of LAYOUTS"
+        weight = packed_weight(dtype, (INNER, HIDDEN))
         count = cdiv(COLD_BYTES, weight_bytes) if num_rows <= _MAX_COLD_ROWS else 1
         copies = [weight] + [
             PackedTensor(dtype, (INNER, HIDDEN), weight.layout, weight.data.copy())
@@ -268,31 +246,3 @@ def _row_ops(num_rows: int) -> Iterator[BenchCase]:
         ("reshape_and_cache", write_kv, 4 * N_KV_HEADS * HEAD_DIM),
     ):
         yield BenchCase(op=op, case=f"M={num_rows}", make=make, num_bytes=4 * num_rows * num_floats)
-
-
-def _sampler_ops(num_rows: int) -> Iterator[BenchCase]:
-    """Yield the ops on rows of logits."""
-
-    def logits(rng: np.random.Generator) -> Array:
-        return rng.standard_normal((num_rows, VOCAB), np.float32) * np.float32(3)
-
-    def greedy(rng: np.random.Generator) -> Call:
-        x = logits(rng)
-        return lambda: ops.argmax(x)
-
-    def top(rng: np.random.Generator) -> Call:
-        x, top_k = logits(rng), np.full(num_rows, 50, np.int32)
-        top_p = np.full(num_rows, 0.9)
-        return lambda: ops.apply_top_k_top_p(x, top_k, top_p)
-
-    def draw(rng: np.random.Generator) -> Call:
-        x, seeds = logits(rng), np.arange(num_rows, dtype=np.uint64)
-        return lambda: ops.random_sample(x, seeds, np.zeros(num_rows, np.int64))
-
-    row_bytes = 4 * num_rows * VOCAB
-    for op, make, num_bytes in (
-        ("argmax", greedy, row_bytes),
-        ("apply_top_k_top_p", top, 2 * row_bytes),
-        ("random_sample", draw, row_bytes),
-    ):
-        yield BenchCase(op=op, case=f"{num_rows}x{VOCAB}", make=make, num_bytes=num_bytes)

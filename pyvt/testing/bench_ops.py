@@ -17,8 +17,9 @@ from pyvt import backends
 from pyvt.dispatch import get_op, use_backend
 from pyvt.dispatch.table import REFERENCE_BACKEND
 from pyvt.errors import ConfigError
+from pyvt.testing.bench_case import BenchCase, Call
 from pyvt.testing.bench_limits import Limits, measure_limits
-from pyvt.testing.bench_op_cases import BenchCase, Call, bench_cases
+from pyvt.testing.bench_op_cases import bench_cases
 from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
 
 HEADER = ("op", "case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak", "x reference")
@@ -141,16 +142,28 @@ def _seconds(call: Call, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
+def _rates(name: str, timing: OpTiming) -> Iterator[Figure]:
+    """Yield what is moved and computed in a second."""
+    for kind, unit, amount in (
+        ("memory", "GB/s", timing.case.num_bytes),
+        ("products", "GFLOP/s", timing.case.num_ops),
+    ):
+        if amount:
+            rates = [amount / seconds / 1e9 for seconds in timing.seconds]
+            yield Figure.of(f"{name}: {kind}", unit, rates)
+
+
 def ops_record(
     timings: Iterable[OpTiming], *, command: str, backend: str, threads: int, root: Path
 ) -> RunRecord:
-    """Return the record of a run: microseconds, shares and the ratio to the reference of each."""
+    """Return the record of a run: of each case microseconds, rates, shares and ratio."""
     figures: list[Figure] = []
     kernels = {}
     for timing in timings:
         name = f"{timing.case.op} {timing.case.case}"
         kernels[name] = timing.kernel
         figures.append(Figure.of(name, "µs", [s * 1e6 for s in timing.seconds]))
+        figures += _rates(name, timing)
         for kind, share in (("read", timing.read_share), ("peak", timing.loop_share)):
             if share is not None:
                 figures.append(Figure.of(f"{name}: share of {kind}", "", [share]))

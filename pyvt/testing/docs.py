@@ -29,6 +29,7 @@ from pyvt.errors import ConfigError, did_you_mean
 from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing import docs_performance as performance
+from pyvt.testing import docs_targets as targets
 from pyvt.testing.docs_formats import formats_page
 from pyvt.testing.docs_parity import parity_rows, parity_sections, status_rows
 from pyvt.testing.op_cases import FAMILIES, OpCase
@@ -181,6 +182,7 @@ def status_page(root: Path) -> str:
         "checkpoint or program, that was not there; NOT_CLAIMED is not built. A row that did not\n"
         "run has no figure.\n\n"
         f"{table(('capability', 'command', 'label', 'figure'), status_rows(root))}"
+        f"\n## Long tests\n\n{table(targets.HEADER, targets.target_rows())}"
     )
 
 
@@ -214,7 +216,10 @@ def performance_page(root: Path) -> str:
         ),
         (
             "Ops",
-            ("op and case", "kernel", "µs", "of read", "of peak", "x reference"),
+            (
+                *("op and case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak"),
+                "x reference",
+            ),
             timed,
             performance.ops_rows,
         ),

@@ -101,15 +101,17 @@ def memory_rows(record: RunRecord) -> Iterator[Row]:
 
 
 def ops_rows(record: RunRecord) -> Iterator[Row]:
-    """Yield a row for each op: microseconds, shares and the ratio to the reference."""
+    """Yield a row for each op: microseconds, rates, shares and the ratio to the reference."""
     found = figures(record)
     for name, kernel in record.kernels.items():
+        rates = [found.get(f"{name}: {kind}") for kind in ("memory", "products")]
         shares = [found.get(f"{name}: share of {kind}") for kind in ("read", "peak")]
         ratio = found.get(f"{name}: ratio to the reference")
         yield (
             name,
             kernel,
             f"{found[name].median:.1f}",
+            *("" if rate is None else f"{rate.median:.1f}" for rate in rates),
             *("" if share is None else f"{share.median:.0%}" for share in shares),
             "" if ratio is None else f"{ratio.median:.1f}",
         )
@@ -173,6 +175,20 @@ def op_shares(root: Path) -> dict[str, list[tuple[str, float]]]:
             if op == "packed_linear" and share is not None:
                 found[rows].append((case.partition(" ")[0], share.median))
     return found
+
+
+def other_shares(root: Path) -> list[tuple[str, float]]:
+    """Return for every other op the share of its nearer limit that its largest case reaches."""
+    found: dict[str, tuple[str, float]] = {}
+    for record in records(root, "ops").values():
+        by_name = figures(record)
+        for name in record.kernels:
+            op, _, case = name.partition(" ")
+            kinds = (by_name.get(f"{name}: share of {kind}") for kind in ("read", "peak"))
+            shares = [share.median for share in kinds if share is not None]
+            if op != "packed_linear" and shares:
+                found[op] = (f"{op} {case}", max(shares))
+    return list(found.values())
 
 
 def peer_ratios(root: Path) -> list[tuple[str, float, float | None]]:

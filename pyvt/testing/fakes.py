@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyvt.config.cache import FULL_GROUP, CacheGroup
-from pyvt.kv_tier.connector import KVConnector
+from pyvt.kv_tier.connector import KVConnector, KVLayout
 from pyvt.messages import (
     ModelRunnerOutput,
     NewRequestData,
@@ -72,7 +72,7 @@ class FakeModelRunner:
         num_drafts: tokens that are drafted for each request; the last of them is always wrong,
             the first in every other step.
         before_step: called with each step before it runs; may raise.
-        connector: loads and stores its blocks.
+        connector: loads and stores its blocks; it gets them when the runner is made.
         steps: every step that was run.
     """
 
@@ -91,13 +91,20 @@ class FakeModelRunner:
     _states: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _behind: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.connector is not None:
+            layout = KVLayout(block_size=self.block_size, groups=tuple(self.groups), blocks=self)
+            self.connector.register_kv_caches({}, layout)
+
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run a step; AssertionError where the scheduler broke its contract."""
         if self.before_step is not None:
             self.before_step(output)
         self.steps.append(output)
         if self.connector is not None:
+            self.connector.handle_preemptions(output.transfers)
             self.connector.start_load_kv(output.transfers)
+            self.connector.wait_for_layer_load(0)
         starts = self._update_rows(output)
         assert starts.keys() == output.num_scheduled_tokens.keys(), "grants and rows differ"
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens.values())
@@ -127,7 +134,11 @@ class FakeModelRunner:
                     logprobs[request_id] = tuple(
                         _fake_logprobs(token_id, row.top) for token_id in sampled[request_id]
                     )
-        results = None if self.connector is None else self.connector.get_transfer_results()
+        results = None
+        if self.connector is not None:
+            self.connector.save_kv_layer(0, (), None)
+            self.connector.wait_for_save()
+            results = self.connector.get_transfer_results()
         return ModelRunnerOutput(
             sampled_token_ids=sampled,
             draft_token_ids={name: self._drafts(self._rows[name]) for name in sampled},
@@ -284,6 +295,7 @@ class FakeTokenizer:
     EOS, BOS, MSG, END_MSG = range(256, 260)
     vocab_size = 260
     special_ids = frozenset(range(256, 260))
+    unused_ids: frozenset[int] = frozenset()
     control_texts = ("<eos>", "<bos>", "<msg>", "</msg>")
     eos_token_ids = (EOS,)
     bos_token_id: int | None = BOS

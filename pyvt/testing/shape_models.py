@@ -149,6 +149,18 @@ SHAPES: dict[str, dict[str, Any]] = {
     # A quarter and a tenth of the layers of Qwen3.6-35B-A3B.
     "qwen3.6-35b-a3b-quarter": {**_QWEN3_6, "num_hidden_layers": 10},
     "qwen3.6-35b-a3b-tenth": {**_QWEN3_6, "num_hidden_layers": 4},
+    # A hybrid of 75 million weights in its layers: small, but no cache holds them.
+    "small-hybrid": {
+        **_HYBRID,
+        **_TINY_HYBRID,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "linear_num_key_heads": 8,
+        "linear_num_value_heads": 16,
+    },
     # Small enough for a test.
     "tiny": _QWEN3 | _TINY,
     "tiny-hybrid-dense": _HYBRID | _TINY_HYBRID,

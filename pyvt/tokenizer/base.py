@@ -51,6 +51,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def unused_ids(self) -> frozenset[int]:
+        """Ids below ``vocab_size`` that stand for no token: holes, and rows a file calls unused."""
+        ...
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """Ids that ``skip_special_tokens`` leaves out."""
         ...

@@ -81,6 +81,10 @@ class FastTokenizer:
         return self._vocabulary.size
 
     @property
+    def unused_ids(self) -> frozenset[int]:
+        return self._vocabulary.unused_ids
+
+    @property
     def special_ids(self) -> frozenset[int]:
         return self._vocabulary.special_ids
 

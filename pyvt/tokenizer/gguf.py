@@ -77,7 +77,7 @@ STOP_TEXTS = frozenset(
     }
 )
 
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 _SPECIAL_KEYS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -122,6 +122,7 @@ def _vocabulary(keys: TokenizerKeys, spelling: Spelling, strips_first_space: boo
         unknown_id=unknown_ids[0] if unknown_ids else None,
         specials={name: texts[i] for name, i in ids.items() if i is not None},
         strips_first_space=strips_first_space,
+        unused_ids=frozenset(np.flatnonzero(types == _UNUSED).tolist()),
     )
 
 

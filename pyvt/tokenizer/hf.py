@@ -56,8 +56,11 @@ def hf_tokenizer(tokenizer_json: str, tokenizer_config: dict[str, Any] | None) -
     special = (i for i, token in full.get_added_tokens_decoder().items() if token.special)
     spelling, strips_first_space = _decoder_of(full)
     eos_token_id = ids.get("eos_token")
+    token_ids = {*full.get_vocab(with_added_tokens=True).values(), *added}
+    # A vocabulary with holes is higher than its count.
+    size = max(token_ids, default=-1) + 1
     vocabulary = Vocabulary(
-        size=_size(full, added),
+        size=size,
         text_of=full.id_to_token,
         spelling=spelling,
         added=added,
@@ -67,6 +70,7 @@ def hf_tokenizer(tokenizer_json: str, tokenizer_config: dict[str, Any] | None) -
         unknown_id=ids.get("unk_token"),
         specials=specials,
         strips_first_space=strips_first_space,
+        unused_ids=frozenset(range(size)) - token_ids if size > len(token_ids) else frozenset(),
     )
     encoder = Encoder(full)
     return FastTokenizer(lambda: encoder, vocabulary)
@@ -87,12 +91,6 @@ def _special_texts(config: Mapping[str, Any]) -> dict[str, str]:
             )
         texts[name] = text
     return texts
-
-
-def _size(full: tokenizers.Tokenizer, added: Mapping[int, str]) -> int:
-    # A vocabulary with holes is higher than its count.
-    ids = full.get_vocab(with_added_tokens=True).values()
-    return max(max(ids, default=-1), max(added, default=-1)) + 1
 
 
 def _decoder_of(full: tokenizers.Tokenizer) -> tuple[Spelling, bool]:

@@ -48,6 +48,10 @@ class SpmTokenizer:
         return self._vocabulary.size
 
     @property
+    def unused_ids(self) -> frozenset[int]:
+        return self._vocabulary.unused_ids
+
+    @property
     def special_ids(self) -> frozenset[int]:
         return self._vocabulary.special_ids
 

@@ -58,6 +58,7 @@ class Vocabulary:
         bos_token_id: the id of a beginning, if there is one.
         specials: texts of bos_token, eos_token, pad_token, unk_token where they exist.
         strips_first_space: whether a decoded text loses one leading space.
+        unused_ids: ids below ``size`` that stand for no token.
         unknown_id: the id a model gives for what it cannot spell, if any.
     """
 
@@ -71,6 +72,7 @@ class Vocabulary:
     unknown_id: int | None
     specials: Mapping[str, str]
     strips_first_space: bool = False
+    unused_ids: frozenset[int] = frozenset()
 
     @property
     def control(self) -> dict[int, str]:

@@ -175,6 +175,7 @@ class InputBatch:
             and written, and an array operation costs more than a few.
         num_computed_tokens: C counts, tokens whose K and V are in the cache.
         block_tables: ``[G, C, max_blocks]`` i32, one table for each cache group.
+        unused_ids: i64 ids of logits that stand for no token; none of them is ever sampled.
         num_blocks: ``[G, C]`` i64, used entries of a block table.
         num_appends: how often blocks were appended to any table.
         temperature, top_p, min_p, repetition, presence, frequency: ``[C]`` f64.
@@ -190,8 +191,10 @@ class InputBatch:
         block_size: int,
         vocab_size: int,
         num_groups: int = 1,
+        unused_ids: Iterable[int] = (),
     ) -> None:
         self.vocab_size = vocab_size
+        self.unused_ids = _ids(unused_ids)
         self.block_size = block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int64)
         self.num_tokens = [0] * max_num_seqs

@@ -62,6 +62,15 @@ class KVCache:
         arrays = {id(array): array for pair in self.layers for array in pair}
         return sum(array.nbytes for array in arrays.values())
 
+    def tensors(self) -> dict[str, Array]:
+        """Return the arrays by name: ``layers.0.k`` and ``.v``, or ``.conv`` and ``.state``."""
+        named: dict[str, Array] = {}
+        for layer, pair in enumerate(self.layers):
+            is_state = self.groups[self.layer_groups[layer]].kind == "state"
+            parts = ("conv", "state") if is_state else ("k", "v")
+            named |= {f"layers.{layer}.{part}": a for part, a in zip(parts, pair, strict=True)}
+        return named
+
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy blocks of groups, one after the other."""
         for group, src, dst in copies:

@@ -23,9 +23,11 @@ _NO_IDS = np.empty(0, np.int64)
 
 def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Array:
     """Apply what may change the most likely token; ``logits`` ``[n, V]`` stay as they are."""
-    if not any(w.request.has_processors for w in wanted):
+    is_reduced = len(rows.unused_ids) and any(w.request.params.is_greedy for w in wanted)
+    if not is_reduced and not any(w.request.has_processors for w in wanted):
         return logits
     logits = copy_of(logits)
+    leave_out_unused(logits, rows)
     requests = [w.request for w in wanted]
     allowed = [_NO_IDS if r.allowed_ids is None else r.allowed_ids for r in requests]
     if any(len(row) for row in allowed):
@@ -40,6 +42,13 @@ def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Arr
         ops.apply_logit_bias(logits, *pairs, values, out=logits)
     _penalise(logits, wanted, rows)
     return logits
+
+
+def leave_out_unused(logits: Array, rows: InputBatch) -> None:
+    """Take ids that stand for no token out of all rows of ``logits``, in place."""
+    if len(rows.unused_ids):
+        pairs = _pairs([rows.unused_ids] * len(logits), logits)
+        ops.apply_banned_ids(logits, *pairs, out=logits)
 
 
 def _pairs(ids: Sequence[Array], logits: Array) -> tuple[Array, Array]:

@@ -12,7 +12,8 @@ from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch import fetch, on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, OutOfMemoryError
-from pyvt.kv_tier.connector import KVConnector
+from pyvt.kv_tier.connector import KVConnector, KVLayout
+from pyvt.layers.forward_batch import ForwardBatch
 from pyvt.log import get_logger
 from pyvt.mathutil import cdiv
 from pyvt.messages import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
@@ -49,8 +50,12 @@ class ModelRunner:
         config: EngineConfig,
         *,
         connector: KVConnector | None = None,
+        unused_ids: frozenset[int] = frozenset(),
     ) -> None:
-        """``config`` is resolved: its ``max_model_len`` is a number."""
+        """``config`` is resolved: its ``max_model_len`` is a number.
+
+        ``unused_ids`` are those of logits that stand for no token.
+        """
         if config.max_model_len == "auto":
             raise ConfigError(
                 "[worker] max_model_len: expected a number, got 'auto'; resolve the config first",
@@ -60,20 +65,26 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.connector = connector
         if connector is not None:
-            connector.register_kv_caches(kv_cache)
+            layout = KVLayout(
+                block_size=kv_cache.block_size, groups=kv_cache.groups, blocks=kv_cache
+            )
+            connector.register_kv_caches(kv_cache.tensors(), layout)
         self.rows = InputBatch(
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.max_model_len,
             block_size=kv_cache.block_size,
             vocab_size=model.config.vocab_size,
             num_groups=len(kv_cache.groups),
+            unused_ids=sorted(unused_ids),
         )
+        self._not_sampled = unused_ids | {ops.NO_TOKEN}
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
         backend = selected_backend()
         self.drafter: HeadDrafter | None = None
         if config.speculative.speculation == MTP_METHOD:
             self.drafter = HeadDrafter(model, self.rows, backend.device)
+        self._batch: ForwardBatch | None = None
         self.max_drafts = config.speculative.num_speculative_tokens
         self.observe_prompt: Callable[[Array], None] | None = None
         self.is_processed = config.logprobs_mode == "processed_logprobs"
@@ -97,15 +108,15 @@ class ModelRunner:
             return self._run_or_fail(output)
         self._load(self.connector, output)
         answer = self._run_or_fail(output)
-        for layer in range(len(self.kv_cache.layers)):
-            self.connector.save_kv_layer(layer)
+        batch, self._batch = self._batch, None
+        for layer, kv in enumerate(self.kv_cache.layers if batch is not None else ()):
+            self.connector.save_kv_layer(layer, kv, batch)
         self.connector.wait_for_save()
         return replace(answer, transfers=self.connector.get_transfer_results())
 
     def _load(self, connector: KVConnector, output: SchedulerOutput) -> None:
         """Start the loads of a step and wait for those that it reads."""
-        if output.finished_request_ids:
-            connector.handle_preemptions(output.finished_request_ids)
+        connector.handle_preemptions(output.transfers)
         connector.start_load_kv(output.transfers)
         for layer in range(len(self.kv_cache.layers)):
             connector.wait_for_layer_load(layer)
@@ -136,6 +147,7 @@ class ModelRunner:
             output.state_slots,
         )
         hidden = self.graphs.forward(step)
+        self._batch = step.batch
         errors = self._add_prompt_logprobs(step, hidden)
         _pool_prompts(step, hidden)
         if not step.wanted:
@@ -149,6 +161,7 @@ class ModelRunner:
             logprobs=sampled.logprobs,
             prompt_logprobs=_finished_prompts(step.requests, sampled.token_ids),
             pooled=_pooled_prompts(step.requests, sampled.token_ids),
+            complete=self._complete(sampled.token_ids),
             errors=errors | sampled.errors,
         )
 
@@ -166,7 +179,7 @@ class ModelRunner:
         return sampling.finish()
 
     def _greedy(self, step: StepInputs, hidden: Array) -> Sampled | None:
-        """Return the most likely tokens; None where a row has none that is finite.
+        """Return the most likely tokens; None where a row has none, or one that stands for none.
 
         So logits are read once, not once more to count what is not finite.
         """
@@ -180,7 +193,7 @@ class ModelRunner:
                 return None
             indices = step.batch.logits_indices
             tokens = tokens if len(indices) == len(tokens) else [tokens[i] for i in indices]
-        if min(tokens) < 0:
+        if not self._not_sampled.isdisjoint(tokens):
             return None
         ids = (row.request.request_id for row in step.wanted)
         return Sampled(token_ids=dict(zip(ids, zip(tokens, strict=True), strict=True)))
@@ -242,6 +255,18 @@ class ModelRunner:
                 request.num_drafts = limit
             limits[request_id] = min(limit, num_left)
         return limits
+
+    def _complete(self, sampled: Iterable[str]) -> frozenset[str]:
+        """Return the requests without tokens left whose text could only have ended."""
+        found = set()
+        for request_id in sampled:
+            request = self.rows[request_id]
+            if request.matcher is None:
+                continue
+            num_output = self.rows.num_tokens[request.row] - request.num_prompt_tokens
+            if num_output == request.params.max_tokens and request.matcher.is_complete:
+                found.add(request_id)
+        return frozenset(found)
 
     def _add_prompt_logprobs(self, step: StepInputs, hidden: Array) -> dict[str, str]:
         """Add entries for the prompt tokens that follow this step's; return errors by request."""

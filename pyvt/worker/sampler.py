@@ -1,8 +1,9 @@
 """Sampler: logits to token ids, one row a request, or k + 1 where k drafts are verified.
 
-The order is that of vLLM V1: allowed and banned ids, ``min_tokens`` and bad words, logit bias,
-penalties; then the most likely token for greedy rows; for the others temperature, min-p, top-k,
-top-p and a draw that depends on the request's seed and position alone.
+Ids that stand for no token are never sampled. The order is that of vLLM V1: allowed and banned ids,
+``min_tokens`` and bad words, logit bias, penalties; then the most likely token for greedy rows; for
+the others temperature, min-p, top-k, top-p and a draw that depends on the request's seed and
+position alone.
 
 Dims: n rows, V vocabulary.
 """
@@ -17,7 +18,7 @@ from pyvt import ops
 from pyvt.dispatch import Fetched, fetch, place_together
 from pyvt.messages import NOTHING_ALLOWED, TokenLogprobs
 from pyvt.worker.input_batch import InputBatch, LogitsRow
-from pyvt.worker.logits_rows import process
+from pyvt.worker.logits_rows import leave_out_unused, process
 from pyvt.worker.logprobs import token_entries, top_entries
 from pyvt.worker.row_moves import copy_of, put_ids, put_rows, take_ids, take_rows
 
@@ -171,6 +172,7 @@ def _filtered_and_drawn(
     given = (rows.temperature[row_ids], min_p, top_k, top_p, rows.seeds[row_ids], positions)
     warmth, least, most, share, seeds, places = place_together(given, beside=logits)
     logits = ops.apply_temperature(logits, warmth)
+    leave_out_unused(logits, rows)
     if min_p.any():
         ops.apply_min_p(logits, least, out=logits)
     if (top_k > 0).any() or (top_p < 1).any():

@@ -13,12 +13,12 @@ import pytest
 
 from pyvt import backends, ops
 from pyvt.dispatch import use_backend
-from pyvt.dispatch.table import Candidate, Op, tapped
 from pyvt.errors import KernelError, PyvtError
 from pyvt.tensor.dtype import DTYPES
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.testing.op_cases import ALL_CASES, OpCase, call_case, run_case
+from pyvt.testing.op_cases import call_case, run_case
+from tests.backends.native_calls import copies, richest_call
 
 pytestmark = [
     pytest.mark.native,
@@ -151,36 +151,6 @@ def _wrong(arg: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"scalar {scalar}", scalar) for scalar in SCALARS)
 
 
-def _worth(case: OpCase) -> tuple[bool, int]:
-    """How much a case tells: no array missing, none empty, but small."""
-    inputs = case.inputs("f32" if "f32" in case.dtypes else case.dtypes[0])
-    arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
-    size = sum(array.size for array in arrays)
-    is_whole = all(array.size for array in arrays) and all(
-        value is not None for value in inputs.values()
-    )
-    return is_whole and 8 < size < 20_000, -size
-
-
-def _richest(op: str) -> tuple[OpCase, tuple[Any, ...]]:
-    """The case of an op that tells most of those that the backend itself runs, and its call."""
-    calls: list[tuple[Any, ...]] = []
-
-    def tap(called: Op, candidate: Candidate, args: tuple[Any, ...]) -> None:
-        if called.name == op and candidate.backend == "cpu":
-            calls.append(tuple(_copies(args)))
-        called.run(candidate, args)
-
-    dtypes = {*NATIVE[op]}
-    cases = [case for case in ALL_CASES if case.op == op and {*case.dtypes} & dtypes]
-    for case in sorted(cases, key=_worth, reverse=True):
-        with tapped(tap):
-            run_case(case, case.inputs(case.dtypes[0]))
-        if calls:
-            return case, calls[0]
-    raise AssertionError(f"{op}: no case that runs natively")
-
-
 @pytest.fixture(autouse=True)
 def on_the_cpu_backend() -> Iterator[None]:
     use_backend("cpu")
@@ -188,19 +158,15 @@ def on_the_cpu_backend() -> Iterator[None]:
     use_backend("numpy")
 
 
-def _copies(args: tuple[Any, ...]) -> list[Any]:
-    return [arg.copy("K") if isinstance(arg, np.ndarray) else arg for arg in args]
-
-
 @pytest.mark.parametrize("op", NATIVE)
 def test_binding_refuses_or_bears_any_wrong_argument(op: str) -> None:
-    case, args = _richest(op)
+    case, args = richest_call(op)
     kernel, inputs = getattr(_native, op), case.inputs(case.dtypes[0])
     want = run_case(case, inputs)
 
     for place, arg in enumerate(args):
         for name, wrong in _wrong(arg):
-            given = _copies(args)
+            given = copies(args)
             given[place] = wrong
             try:
                 kernel(*given)
@@ -215,7 +181,7 @@ def test_binding_refuses_or_bears_any_wrong_argument(op: str) -> None:
 
 @pytest.mark.parametrize("op", NATIVE)
 def test_public_op_refuses_or_bears_any_wrong_argument(op: str) -> None:
-    case, _ = _richest(op)
+    case, _ = richest_call(op)
     inputs = case.inputs(case.dtypes[0])
 
     for name, arg in inputs.items():

@@ -12,6 +12,7 @@ from pyvt import backends, ops
 from pyvt.dispatch import use_backend
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing.random_blocks import random_weight
+from tests.backends.c_library import INVALID, OK, load, path, tensor
 
 pytestmark = [
     pytest.mark.native,
@@ -20,47 +21,12 @@ pytestmark = [
 if backends.why_not("cpu") is None:
     from pyvt.backends.cpu import _native
 
-    LIBRARY = Path(_native.__file__).parent / "libpyvt_ops.so"
-
-OK, INVALID = 0, 1
-MAX_RANK = 6
-
-
-class Tensor(ctypes.Structure):
-    """The pyvt_tensor of c_api.h."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_RANK),
-        ("strides", ctypes.c_int64 * MAX_RANK),
-    ]
+    LIBRARY = path()
 
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
-    """The C library, its functions as ctypes finds them."""
-    loaded = ctypes.CDLL(str(LIBRARY))
-    loaded.pyvt_last_error.restype = ctypes.c_char_p
-    loaded.pyvt_isa.restype = ctypes.c_char_p
-    loaded.pyvt_packed_bytes.restype = ctypes.c_int64
-    return loaded
-
-
-def tensor(
-    library: ctypes.CDLL, dtype: str, array: np.ndarray, shape: tuple[int, ...] = ()
-) -> Tensor:
-    """A view of an array; with a shape that of a weight, whose strides do not count."""
-    dims = shape or array.shape
-    strides = [0] * len(dims) if shape else [step // array.itemsize for step in array.strides]
-    return Tensor(
-        array.ctypes.data,
-        library.pyvt_dtype(dtype.encode()),
-        len(dims),
-        (ctypes.c_int64 * MAX_RANK)(*dims),
-        (ctypes.c_int64 * MAX_RANK)(*strides),
-    )
+    return load()
 
 
 def test_library_exports_each_op_and_nothing_of_cpp() -> None:

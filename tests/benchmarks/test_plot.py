@@ -23,5 +23,6 @@ def test_picture_is_the_same_each_time_and_small(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert "q8_0" in text
+    assert "relu M=1" in text
     assert "smollm2-135m decode@128" in text
     assert len(text) < 100_000

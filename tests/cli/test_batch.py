@@ -1,7 +1,9 @@
 """``pyvt batch`` over a fake engine: every line answered once, whatever stops it between."""
 
+import base64
 import json
 import re
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from tests.cli.conftest import Result, RunCommand
 from tests.cli.fake_llm import FakeBuild
 
-CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETION, EMBEDDING = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 UseEngine = Any
 
 
@@ -91,7 +93,7 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
     "list": ("[]", "expected a JSON object"),
     "no-id": ({"url": CHAT, "body": {}}, "custom_id: expected a string"),
     "method": (line("x") | {"method": "GET"}, "method: expected 'POST'"),
-    "url": (line("x") | {"url": "/v1/embeddings"}, "url: expected one of"),
+    "url": (line("x") | {"url": "/v1/images"}, "url: expected one of"),
     "body": (line("x") | {"body": []}, "body: expected an object"),
     "unknown": (line("x", max_token=3), "body.max_token: is unknown .* did you mean 'max_tokens'"),
     "stream": (line("x", stream=True), "stream: expected false"),
@@ -134,7 +136,7 @@ def test_batch_bad_line_gives_an_error_line_and_the_run_goes_on(bad: str, batch:
     found = answers(batch.target)
     (failed,) = [answer for name, answer in found.items() if name not in ("before", "after")]
     assert result.code == 1
-    assert "done=3 failed=1" in result.err
+    assert "done=2 failed=1 before=0" in result.err
     assert failed["id"] == "batch_req_2"
     assert failed["response"]["status_code"] == 400
     assert failed["error"]["message"] == failed["response"]["body"]["error"]["message"]
@@ -156,6 +158,40 @@ def test_batch_line_may_ask_for_a_form_of_its_text(batch: Batch) -> None:
 
     assert result.code == 0, result.err
     assert answers(batch.target).keys() == forms.keys()
+
+
+def embedding(custom_id: str, **body: Any) -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": EMBEDDING, "body": body}
+
+
+def test_batch_line_may_ask_for_vectors(batch: Batch) -> None:
+    lines = [
+        embedding("two", input=["ab", [99]], model=None),
+        embedding("packed", input="ab", encoding_format="base64"),
+        embedding("short", input="ab", dimensions=2, normalize=False, pooling="mean"),
+        embedding("long", input="ab", dimensions=10**6),
+        embedding("none", input="ab", dimensions=0),
+        embedding("form", input="ab", encoding_format="hex"),
+        embedding("hot", input="ab", temperature=1),
+        embedding("empty", input=[]),
+    ]
+
+    result = batch(lines)
+
+    assert "done=3 failed=5 before=0" in result.err
+    found = answers(batch.target)
+    body = found["two"]["response"]["body"]
+    vectors = [entry["embedding"] for entry in body["data"]]
+    assert [entry["index"] for entry in body["data"]] == [0, 1]
+    assert sum(value * value for value in vectors[0]) == pytest.approx(1)
+    assert body["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    packed = base64.b64decode(found["packed"]["response"]["body"]["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(vectors[0])}f", packed) == pytest.approx(vectors[0])
+    assert len(found["short"]["response"]["body"]["data"][0]["embedding"]) == 2
+    params = {name: found[name]["response"]["body"]["error"]["param"] for name in
+              ("long", "none", "form", "hot", "empty")}  # fmt: skip
+    assert params == {"long": "dimensions", "none": "dimensions", "form": "encoding_format",
+                      "hot": "temperature", "empty": "prompt"}  # fmt: skip
 
 
 def test_batch_failed_request_gives_an_error_line(batch: Batch) -> None:
@@ -224,7 +260,7 @@ def test_batch_line_that_names_another_model_fails_alone(batch: Batch, model: st
     result = batch([named[0], line("other", model="gpt-4o"), *named[1:]])
 
     found = answers(batch.target)
-    assert (result.code, "done=4 failed=1" in result.err) == (1, True)
+    assert (result.code, "done=3 failed=1" in result.err) == (1, True)
     assert found["other"]["response"]["status_code"] == 404
     assert found["other"]["error"]["code"] == "model_not_found"
     assert "'gpt-4o'" in found["other"]["error"]["message"]

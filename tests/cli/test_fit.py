@@ -48,8 +48,8 @@ def test_fit_kv_dtype_decides_the_bytes_of_a_token(
 ) -> None:
     model = write_case(CASE, tmp_path / "model")
 
-    wide = facts_of(run_command, str(model), "--kv-dtype", "f32")
-    facts = facts_of(run_command, str(model), "--kv-dtype", kv_dtype)
+    wide = facts_of(run_command, str(model), "--kv-cache-dtype", "f32")
+    facts = facts_of(run_command, str(model), "--kv-cache-dtype", kv_dtype)
 
     assert facts["kv_bytes_per_token"] * 4 == wide["kv_bytes_per_token"] * share
     assert facts["kv_dtype"] == kv_dtype
@@ -61,7 +61,7 @@ def test_fit_kv_dtype_decides_the_bytes_of_a_token(
         (("--backend", "cpu"), "f16"),
         (("--backend", "cpu", "--act", "none"), "f32"),
         (("--backend", "cpu", "--dtype", "bf16"), "bf16"),
-        (("--backend", "cpu", "--kv-dtype", "f32"), "f32"),
+        (("--backend", "cpu", "--kv-cache-dtype", "f32"), "f32"),
         (("--backend", "numpy"), "f32"),
         (("--backend", "numpy", "--act", "q8"), "f32"),
     ],
@@ -137,7 +137,7 @@ def test_fit_of_a_hybrid_takes_fewer_states_where_kv_needs_the_room(
     run_command: RunCommand, tmp_path: Path
 ) -> None:
     model = write_case(MODEL_CASES_BY_NAME["qwen3_5"], tmp_path / "model")
-    args = (str(model), "--free-mib", "86", "--backend", "numpy", "--kv-dtype", "f32")
+    args = (str(model), "--free-mib", "86", "--backend", "numpy", "--kv-cache-dtype", "f32")
 
     short, long = (facts_of(run_command, *args, "--max-model-len", n) for n in ("64", "8192"))
 

@@ -208,14 +208,14 @@ def test_generate_memory_and_drafts_reach_the_engine(
     run_command: RunCommand, use_engine: UseEngine, model: str
 ) -> None:
     build = use_engine()
-    memory = ("--kv-dtype", "f16", "--memory-fraction", "0.5", "--num-blocks", "70")
+    memory = ("--kv-cache-dtype", "f16", "--memory-fraction", "0.5", "--num-blocks", "70")
     drafts = ("--speculation", "ngram", "--num-speculative-tokens", "6")
 
     result = run_command("generate", "-m", model, "x", *memory, *drafts)
 
     assert result.code == 0, result.err
     cache, speculative = build.settings["cache"], build.settings["speculative"]
-    assert (cache.kv_dtype, cache.memory_fraction, cache.num_blocks) == ("f16", 0.5, 70)
+    assert (cache.kv_cache_dtype, cache.memory_fraction, cache.num_blocks) == ("f16", 0.5, 70)
     assert (speculative.speculation, speculative.num_speculative_tokens) == ("ngram", 6)
 
 

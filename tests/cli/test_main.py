@@ -192,7 +192,7 @@ def test_main_reader_that_leaves_ends_quietly() -> None:
     process.stdout.close()
     process.stdout = None
 
-    _, err = process.communicate(b"go\n", timeout=30)
+    _, err = process.communicate(b"go\n", timeout=60)
 
     assert err == b""
     assert process.returncode == 1
@@ -205,7 +205,7 @@ def test_main_commands_that_load_a_model_say_how_it_runs(
     assert cli_main.main([*words.split(), "--help"]) == 0
 
     text = capsys.readouterr().out
-    for option in ("--max-model-len", "--kv-dtype", "--memory-fraction", "--num-blocks"):
+    for option in ("--max-model-len", "--kv-cache-dtype", "--memory-fraction", "--num-blocks"):
         assert option in text
     assert "--speculation [ngram|mtp]" in text
     assert "--num-speculative-tokens" in text
@@ -214,16 +214,20 @@ def test_main_commands_that_load_a_model_say_how_it_runs(
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("[config] cache.kv_dtype: expected f32", "[config] --kv-dtype: expected f32"),
+        ("[config] cache.kv_cache_dtype: expected f32", "[config] --kv-cache-dtype: expected f32"),
         ("lower max_model_len, num_blocks=3", "lower --max-model-len, --num-blocks=3"),
-        ("[fit] model: 'kv_dtype' in quotes", "[fit] model: 'kv_dtype' in quotes"),
+        ("[fit] model: 'kv_cache_dtype' in quotes", "[fit] model: 'kv_cache_dtype' in quotes"),
         ("speculative.speculation: none", "--speculation: none"),
         ("an unknown_name and act", "an unknown_name and act"),
     ],
 )
 def test_main_errors_name_options_and_leave_the_rest(text: str, shown: str) -> None:
     flags = {
-        **{"kv_dtype": "--kv-dtype", "max_model_len": "--max-model-len", "act": "--act"},
+        **{
+            "kv_cache_dtype": "--kv-cache-dtype",
+            "max_model_len": "--max-model-len",
+            "act": "--act",
+        },
         **{"num_blocks": "--num-blocks", "speculation": "--speculation", "model": "--model"},
     }
 

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.engine.tiny_model import write_tiny_model
 
 PYVT = (sys.executable, "-m", "pyvt")
 LONG = ("--raw", "--ignore-eos", "--max-tokens", "480")
-PATIENCE_S = 30
+PATIENCE_S = 60
 IN_TERMINAL = (
     "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "from pyvt.__main__ import run; run()"
@@ -179,6 +180,49 @@ def test_chat_in_a_terminal_outlives_ctrl_c(chat_terminal: Terminal, tmp_path: P
     chat_terminal.type("\x04")
     chat_terminal.read_to_end()
 
-    assert chat_terminal.process.wait(timeout=30) == 0
+    assert chat_terminal.process.wait(timeout=60) == 0
     assert "Traceback" not in chat_terminal.shown
     assert (tmp_path / "chat_history").read_text().splitlines() == ["hello", "/clear"]
+
+
+def batch_answers(target: Path) -> dict[str, str]:
+    """Return the texts by custom_id; every line is whole and none comes twice."""
+    found = [json.loads(text) for text in target.read_text().splitlines()]
+    names = [line["custom_id"] for line in found]
+    assert len(set(names)) == len(names), names
+    texts = [line["response"]["body"]["choices"][0]["text"] for line in found]
+    return dict(zip(names, texts, strict=True))
+
+
+def test_batch_that_is_killed_goes_on_without_losing_or_repeating_a_line(
+    model: str, repo: Path, tmp_path: Path
+) -> None:
+    """Each request is there twice, far apart, so answers of both runs can be compared."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    body = {"prompt": "abc", "max_tokens": 48, "ignore_eos": True, "temperature": 1.0}
+    lines = [
+        {"custom_id": f"{n}", "url": "/v1/completions", "body": body | {"seed": n % 30}}
+        for n in range(60)
+    ]
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    command = (*PYVT, "batch", str(source), str(target), "-m", model, "--max-num-seqs", "2")
+
+    with subprocess.Popen(command, cwd=repo, stderr=subprocess.DEVNULL) as process:
+        end_s = time.monotonic() + 4 * PATIENCE_S
+        while not target.exists() or target.read_bytes().count(b"\n") < 3:
+            assert process.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < end_s, "no line came"
+            time.sleep(0.005)
+        process.kill()
+    num_before = target.read_bytes().count(b"\n")
+    # A crash may leave a part of a line behind.
+    with target.open("ab") as answers:
+        answers.write(b'{"id": "batch_req_1')
+    again = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+
+    assert 3 <= num_before < len(lines)
+    assert f"done={len(lines) - num_before} failed=0 before={num_before} " in again.stderr
+    texts = batch_answers(target)
+    assert texts.keys() == {line["custom_id"] for line in lines}
+    assert [texts[f"{n}"] for n in range(30)] == [texts[f"{n + 30}"] for n in range(30)]
+    assert len(set(texts.values())) == 30

@@ -47,7 +47,7 @@ def answering(answer: bytes) -> Iterator[str]:
         thread = threading.Thread(target=run)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(5)
+        thread.join(60)
 
 
 async def _all(server: RemoteServer, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ async def _all(server: RemoteServer, body: dict[str, Any]) -> list[dict[str, Any
 
 def ask(url: str, key: str = "", **fields: Any) -> list[dict[str, Any]]:
     body = {"messages": MESSAGES, "stream": True, "max_tokens": 50, **fields}
-    return asyncio.run(_all(RemoteServer(url, key, timeout_s=5), body))
+    return asyncio.run(_all(RemoteServer(url, key, timeout_s=60), body))
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])

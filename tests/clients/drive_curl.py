@@ -13,7 +13,7 @@ def curl(given: dict[str, Any], path: str, body: Any, key: str, *more: str) -> t
     if body is not None:
         command += ["-H", "Content-Type: application/json", "--data-binary", "@-"]
     data = None if body is None else json.dumps(body).encode()
-    done = subprocess.run(command, input=data, capture_output=True, timeout=60)
+    done = subprocess.run(command, input=data, capture_output=True, timeout=300)
     text, _, status = done.stdout.decode().rpartition("\n")
     return int(status), text
 

@@ -85,7 +85,7 @@ class Driver:
         request = urllib.request.Request(
             f"{url}/metrics", headers={"authorization": f"Bearer {key}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=60) as reply:
             lines = reply.read().decode().splitlines()
         return float(
             next(x.split()[-1] for x in lines if x.startswith("pyvt:num_requests_running"))

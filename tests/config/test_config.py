@@ -89,6 +89,13 @@ def test_config_dtype_may_have_its_long_name(dtype: str, short: str) -> None:
     assert engine_config("m", dtype=dtype).device.dtype == short
 
 
+@pytest.mark.parametrize(
+    ("dtype", "short"), [("float16", "f16"), ("bfloat16", "bf16"), ("fp8", "fp8_e4m3")]
+)
+def test_config_kv_cache_dtype_may_have_vllms_name(dtype: str, short: str) -> None:
+    assert engine_config("m", kv_cache_dtype=dtype).cache.kv_cache_dtype == short
+
+
 def test_engine_config_setting_is_laid_over_a_part() -> None:
     config = engine_config("m", cache=CacheConfig(block_size=8, num_blocks=5), block_size=32)
 

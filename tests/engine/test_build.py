@@ -18,6 +18,7 @@ from pyvt.kv_tier import MemoryConnector
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams
 from pyvt.weights.resolve import open_model
+from tests.engine.engine_backend import NAMES, needs
 from tests.engine.tiny_model import CONFIG, EOS_TEXT, write_tiny_model
 
 MIB = 2**20
@@ -406,8 +407,24 @@ def test_chat_template_of_a_file_replaces_the_models_own(tmp_path: Path) -> None
         LLM(str(folder), chat_template=str(tmp_path / "nowhere.jinja"))
 
 
+@pytest.mark.parametrize("backend", NAMES)
+def test_padding_of_the_vocabulary_is_never_sampled(tmp_path: Path, backend: str) -> None:
+    """A random model has its best token among 142 rows that the tokenizer knows nothing of."""
+    folder = write_tiny_model(tmp_path / "padded", vocab_size=400)
+    settings = ({"temperature": 0}, {"temperature": 0, "logprobs": 1}, {"temperature": 1.5})
+    params = [SamplingParams(max_tokens=20, seed=5, ignore_eos=True, **s) for s in settings]
+
+    outputs = LLM(str(folder), backend=needs(backend)).generate(["x"] * 3, params)
+
+    for output in outputs:
+        assert len(output.outputs[0].token_ids) == 20
+        assert max(output.outputs[0].token_ids) < 258
+    assert outputs[1].outputs[0].logprobs is not None
+    assert any(entry.top[0].token_id >= 258 for entry in outputs[1].outputs[0].logprobs)
+
+
 def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path) -> None:
-    config = engine_config(str(tiny), block_size=4, kv_dtype="f32")
+    config = engine_config(str(tiny), block_size=4, kv_cache_dtype="f32")
     store: dict[Any, bytes] = {}
     made: list[MemoryConnector] = []
 
@@ -425,6 +442,41 @@ def test_connector_gives_a_second_engine_what_the_first_one_computed(tiny: Path)
     assert first.outputs[0].token_ids == second.outputs[0].token_ids
     assert (first.metrics.num_cached_tokens, made[0].num_loaded) == (0, 0)
     assert second.metrics.num_cached_tokens == made[1].num_loaded * 4 > 0
+
+
+class Watching(MemoryConnector):
+    """Notes the arrays that it gets."""
+
+    def register_kv_caches(self, caches: Any, layout: Any) -> None:
+        """Keep them."""
+        self.caches, self.layout = caches, layout
+        self.saved: list[tuple[int, bool, int]] = []
+        super().register_kv_caches(caches, layout)
+
+    def save_kv_layer(self, layer: int, kv: Any, attn_meta: Any) -> None:
+        """Note whose arrays they are."""
+        is_own = all(kv[i] is self.caches[f"layers.{layer}.{part}"] for i, part in enumerate("kv"))
+        self.saved.append((layer, is_own, attn_meta.num_tokens))
+
+
+def test_connector_gets_the_arrays_of_layers_and_how_they_lie(tiny: Path) -> None:
+    made: list[Watching] = []
+
+    def make(block_size: int, groups: tuple[CacheGroup, ...]) -> Watching:
+        made.append(Watching(block_size, groups=groups))
+        return made[-1]
+
+    config = engine_config(str(tiny), block_size=4, num_blocks=32)
+    llm = LLM.from_engine(build_engine(config, make_connector=make))
+    llm.generate("hello", SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+    llm.shutdown()
+
+    (connector,) = made
+    assert sorted(connector.caches) == [f"layers.{n}.{part}" for n in (0, 1) for part in "kv"]
+    assert connector.caches["layers.0.k"].shape == (33, 4, 2, 8)
+    assert connector.layout.block_size == 4
+    assert [group.kind for group in connector.layout.groups] == ["full"]
+    assert connector.saved == [(0, True, 5), (1, True, 5), (0, True, 1), (1, True, 1)]
 
 
 def test_connector_needs_the_names_of_blocks(tiny: Path) -> None:

@@ -3,8 +3,11 @@
 import gc
 import os
 import random
+import resource
 import threading
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -462,25 +465,47 @@ def test_thread_many_callers_each_get_exactly_one_end(seed: int) -> None:
     run.end()
 
 
-def test_thread_thousands_of_requests_leave_nothing_behind() -> None:
-    run = Run(max_requests=300)
+def held() -> tuple[int, int, int, int]:
+    """Return live objects, traced bytes, open files and resident KiB of the process."""
+    gc.collect()
+    proc = Path("/proc/self")
+    num_files = len(list((proc / "fd").iterdir())) if proc.exists() else 0
+    pages = int((proc / "statm").read_text().split()[1]) if proc.exists() else 0
+    traced, _ = tracemalloc.get_traced_memory()
+    return len(gc.get_objects()), traced, num_files, pages * resource.getpagesize() // 1024
+
+
+@pytest.mark.parametrize("num_requests", [750, pytest.param(5000, marks=pytest.mark.slow)], ids=str)
+def test_thread_thousands_of_requests_leave_nothing_behind(num_requests: int) -> None:
+    """Neither an object, nor memory that Python gave out, nor a file, nor memory of the system."""
+    run, size = Run(max_requests=1000), num_requests // 5
     steps = run.engine.core.runner.steps  # type: ignore[attr-defined]
     counts = []
-    for batch in range(4):
-        for number in range(300):
-            run.submit(f"{batch}.{number}", prompt="ab", max_tokens=2)
-        for number in range(300):
-            run.events(f"{batch}.{number}")
-            del run.sinks[f"{batch}.{number}"], run.seen[f"{batch}.{number}"]
-        # The worker forgets the requests that ended in one step, any number, with the next step.
-        run.submit("last", prompt="ab", max_tokens=1)
-        run.events("last")
-        run.thread.call(lambda _: steps.clear())
-        gc.collect()
-        counts.append(len(gc.get_objects()))
-
-    assert max(counts[2:]) - counts[1] < 100, "an object a request stays"
+    tracemalloc.start()
+    try:
+        for batch in range(5):
+            for number in range(size):
+                run.submit(f"{batch}.{number}", prompt="ab", max_tokens=2)
+            for number in range(size):
+                run.events(f"{batch}.{number}")
+                del run.sinks[f"{batch}.{number}"], run.seen[f"{batch}.{number}"]
+            # The worker forgets the requests that ended in one step with the next one.
+            run.submit("last", prompt="ab", max_tokens=1)
+            run.events("last")
+            run.thread.call(lambda _: steps.clear())
+            counts.append(held())
+    finally:
+        tracemalloc.stop()
     run.end()
+
+    # Two fifths fill the caches.
+    num_objects, num_bytes, num_files, num_kib = (
+        max(column[2:]) - column[1] for column in zip(*counts, strict=True)
+    )
+    assert num_objects < 100, "an object a request stays"
+    assert num_bytes < 30 * num_requests, "bytes of a request stay"
+    assert num_files == 0
+    assert num_kib < max(1024, num_requests), "a KiB a request stays"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")

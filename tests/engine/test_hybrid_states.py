@@ -108,7 +108,7 @@ def test_random_traffic_in_a_tiny_pool_frees_everything_and_answers_alike(
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_states_are_f32_whatever_activations_and_cache_are(folder: Path, dtype: str) -> None:
-    settings = {"dtype": dtype, "kv_dtype": "bf16", "num_blocks": 8, "max_model_len": 32}
+    settings = {"dtype": dtype, "kv_cache_dtype": "bf16", "num_blocks": 8, "max_model_len": 32}
     engine = build_engine(engine_config(str(folder), **(ON_BACKEND | settings)))
     cache = engine.core.runner.kv_cache  # type: ignore[attr-defined]
     linear = model_config(open_model(folder)).linear_layers

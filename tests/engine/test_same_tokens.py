@@ -212,9 +212,9 @@ def test_prefix_cache_cold_and_warm_give_the_same(
     assert hits >= sum((len(prompt) - 1) // 4 * 4 for prompt in PROMPTS)
 
 
-@pytest.mark.parametrize("kv_dtype", ["f32", "bf16", "f16", "fp8_e4m3"])
+@pytest.mark.parametrize("kv_cache_dtype", ["f32", "bf16", "f16", "fp8_e4m3"])
 def test_cache_of_any_dtype_gives_the_answers_of_a_run_alone(
-    folders: dict[str, Path], kv_dtype: str, backend: str
+    folders: dict[str, Path], kv_cache_dtype: str, backend: str
 ) -> None:
     want = answers(
         engine_of(
@@ -222,11 +222,11 @@ def test_cache_of_any_dtype_gives_the_answers_of_a_run_alone(
             backend,
             block_size=CONTEXT,
             enable_prefix_caching=False,
-            kv_dtype=kv_dtype,
+            kv_cache_dtype=kv_cache_dtype,
         ),
         PROMPTS[:1],
     )
-    engine = engine_of(folders["plain"], backend, block_size=4, kv_dtype=kv_dtype)
+    engine = engine_of(folders["plain"], backend, block_size=4, kv_cache_dtype=kv_cache_dtype)
 
     got = [answers(engine, PROMPTS)[0] for _ in range(2)]
 
@@ -236,8 +236,10 @@ def test_cache_of_any_dtype_gives_the_answers_of_a_run_alone(
 def test_cache_of_fewer_bits_is_a_cache_of_its_own(folders: dict[str, Path]) -> None:
     """The dtypes do differ: nothing falls back to a wider cache unseen."""
     found = {
-        kv_dtype: answers(engine_of(folders["plain"], NAMES[0], kv_dtype=kv_dtype), PROMPTS[:1])[0]
-        for kv_dtype in ("f32", "bf16", "f16", "fp8_e4m3")
+        kv_cache_dtype: answers(
+            engine_of(folders["plain"], NAMES[0], kv_cache_dtype=kv_cache_dtype), PROMPTS[:1]
+        )[0]
+        for kv_cache_dtype in ("f32", "bf16", "f16", "fp8_e4m3")
     }
 
     assert len({logprobs for _, logprobs in found.values()}) == 4

@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import statistics
 import threading
+import time
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -106,6 +110,33 @@ def test_complete_text_ends_before_min_tokens(llm: LLM) -> None:
     )
 
     assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("ab", "stop")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("close_within_budget", [True, False])
+def test_text_that_is_complete_with_the_last_token_ends_with_stop(
+    llm: LLM, close_within_budget: bool, is_stream: bool
+) -> None:
+    params = params_of(3, choice=["abc"], close_within_budget=close_within_budget)
+
+    outputs = list(llm.stream("x", params)) if is_stream else llm.generate("x", params)
+
+    answers = [output.outputs[0] for output in outputs]
+    assert "".join(answer.text for answer in answers) == "abc"
+    assert sum(len(answer.token_ids) for answer in answers) == 3
+    assert (answers[-1].finish_reason, answers[-1].stop_reason) == ("stop", None)
+
+
+@pytest.mark.parametrize(("regex", "reason"), [("[ab]{3}", "stop"), ("[ab]{3,4}", "length")])
+def test_text_that_may_go_on_behind_the_last_token_ends_with_length(
+    llm: LLM, regex: str, reason: str
+) -> None:
+    params = params_of(3, regex=regex, close_within_budget=False)
+
+    (output,) = llm.generate("x", params)
+
+    assert len(output.outputs[0].text) == 3
+    assert output.outputs[0].finish_reason == reason
 
 
 def test_text_that_may_go_on_does_so_up_to_min_tokens(llm: LLM) -> None:
@@ -214,3 +245,58 @@ def test_slow_grammar_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch)
         assert await llm.shutdown(timeout_s=60)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+NESTED: dict[str, Any] = {"type": "integer"}
+for _ in range(32):
+    NESTED = {"type": "array", "items": NESTED, "maxItems": 3}
+SLOW_SCHEMAS = [
+    NESTED,
+    {"enum": [f"value {i}" for i in range(10_000)]},
+    {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(500)}},
+]
+
+
+def test_stream_beside_slow_grammars_keeps_its_pace(tmp_path: Path) -> None:
+    """They compile, and mask the rows beside it; a step waits 5 ms, as one of a larger model does.
+
+    The bounds are five times what is wanted, twice the pace, and never a second of the CPU: a
+    grammar that kept the lock or a mask without an end would take many.
+    """
+    folder = write_tiny_model(tmp_path / "model", max_position_embeddings=1000)
+    llm = AsyncLLM(str(folder), **EXACT)
+    runner = llm.thread.engine.core.runner
+    execute, pause = runner.execute_model, threading.Event()
+
+    def execute_slowly(output: Any) -> Any:
+        pause.wait(0.005)
+        return execute(output)
+
+    runner.execute_model = execute_slowly  # type: ignore[method-assign]
+
+    async def gaps(num_tokens: int) -> tuple[float, float]:
+        params = SamplingParams(max_tokens=num_tokens, seed=1, ignore_eos=True)
+        times = [(time.perf_counter(), time.process_time())]
+        async for _ in llm.generate("victim", params):
+            times.append((time.perf_counter(), time.process_time()))
+        walls, cpus = ([b - a for a, b in pairwise(column)] for column in zip(*times, strict=True))
+        return statistics.median(walls), max(cpus)
+
+    async def read(schema: Any) -> str:
+        answer = ""
+        async for output in llm.generate("x", params_of(40, json=schema)):
+            answer += output.outputs[0].text
+        return answer
+
+    async def main() -> None:
+        pace, _ = await gaps(40)
+        others = [asyncio.create_task(read(schema)) for schema in SLOW_SCHEMAS]
+        await asyncio.sleep(0)
+        beside, longest_cpu_s = await gaps(160)
+        for schema, answer in zip(SLOW_SCHEMAS, await asyncio.gather(*others), strict=True):
+            jsonschema.validate(json.loads(answer), schema)
+        assert beside < 5 * 2 * pace
+        assert longest_cpu_s < 1
+        assert await llm.shutdown(timeout_s=60)
+
+    asyncio.run(asyncio.wait_for(main(), 120))

@@ -1,11 +1,14 @@
 """A KV connector beside the scheduler: loads, failures, stores, and blocks held for transfers."""
 
+import inspect
+
 import pytest
 
 from pyvt.config.cache import CacheGroup
+from pyvt.engine import core as engine_core
 from pyvt.engine.core import EngineCore
 from pyvt.errors import KVTierError
-from pyvt.kv_tier import MemoryConnector
+from pyvt.kv_tier import KVConnector, MemoryConnector
 from pyvt.messages import TransferResults
 from pyvt.scheduler import Scheduler
 from pyvt.testing.fakes import FakeModelRunner
@@ -44,7 +47,6 @@ def pair(
         num_blocks, groups=GROUPS[groups], num_state_slots=num_state_slots, connector=connector
     )
     runner = runner_of(scheduler, connector=connector)
-    connector.register_kv_caches(runner)
     return scheduler, runner
 
 
@@ -221,7 +223,6 @@ def test_connector_abort_in_a_prefill_stores_only_what_is_computed(
         24, groups=GROUPS[groups], num_state_slots=5, connector=store, max_prefill_chunk=6
     )
     runner = runner_of(scheduler, connector=store)
-    store.register_kv_caches(runner)
     scheduler.add_request(core_request("0", PROMPT, 3))
     for _ in range(num_steps):
         run_step(scheduler, runner)
@@ -299,7 +300,9 @@ def test_connector_results_of_unknown_requests_are_no_error() -> None:
     assert scheduler.transfers is not None
 
     scheduler.transfers.update(
-        TransferResults(sent=frozenset({"x"}), received=frozenset({"y"}), failed=frozenset({"y"}))
+        TransferResults(
+            sent=frozenset({"x"}), received=frozenset({"y"}), failed_received=frozenset({"y"})
+        )
     )
 
     assert scheduler.update_from_output(step, answer)[0].finish_reason is not None
@@ -324,3 +327,65 @@ def test_rollback_request_computes_the_rest_again(groups: str, num_tokens: int) 
 
     assert 0 <= valid <= min(num_tokens, 17)
     assert tokens + rest["a"] == alone(request)
+
+
+class Ending(MemoryConnector):
+    """Notes its end; its transfers end only where it is told so."""
+
+    def __init__(self, *, is_stuck: bool) -> None:
+        super().__init__(4)
+        self.is_stuck = is_stuck
+        self.num_shutdowns = 0
+
+    def get_transfer_results(self) -> TransferResults:
+        """Report nothing while it is stuck."""
+        return TransferResults() if self.is_stuck else super().get_transfer_results()
+
+    def shutdown(self) -> None:
+        """Count."""
+        self.num_shutdowns += 1
+
+
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_connector_stores_what_was_ordered_before_the_engine_closes(
+    is_stuck: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_core, "TRANSFER_GRACE_S", 0.02 if is_stuck else 60.0)
+    connector = Ending(is_stuck=is_stuck)
+    core = EngineCore(*pair(connector))
+    core.add_requests([FIRST])
+    while core.scheduler.num_unfinished_requests:
+        core.step()
+    assert core.scheduler.has_transfers
+    assert not connector.store
+
+    core.close()
+
+    assert len(connector.store) == 4
+    assert core.scheduler.has_transfers == is_stuck
+    assert connector.num_shutdowns == 1
+
+
+def test_connector_names_are_those_of_the_contract() -> None:
+    found = {
+        name: tuple(inspect.signature(function).parameters)[1:]
+        for name, function in vars(KVConnector).items()
+        if inspect.isfunction(function) and not name.startswith("_")
+    }
+
+    assert found == {
+        "get_num_new_matched_tokens": ("req", "num_computed"),
+        "update_state_after_alloc": ("req", "blocks_by_group", "num_external"),
+        "build_connector_meta": ("sched_out",),
+        "request_finished_all_groups": ("req", "block_ids_by_group"),
+        "update_connector_output": ("results",),
+        "take_events": (),
+        "register_kv_caches": ("caches", "layout"),
+        "start_load_kv": ("meta",),
+        "wait_for_layer_load": ("layer",),
+        "save_kv_layer": ("layer", "kv", "attn_meta"),
+        "wait_for_save": (),
+        "get_transfer_results": (),
+        "handle_preemptions": ("meta",),
+        "shutdown": (),
+    }

@@ -89,7 +89,6 @@ def test_connector_random_traffic_equals_solo_runs(
         max_prefill_chunk=chunk,
     )
     runner = runner_of(scheduler, connector=connector, num_drafts=num_drafts)
-    connector.register_kv_caches(runner)
     core = EngineCore(scheduler, runner)
     core.wake()
     made = {

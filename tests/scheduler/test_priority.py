@@ -115,7 +115,6 @@ def test_priority_urgent_request_preempts_nobody_before_its_connector_has_answer
     connector.is_busy = lambda: next(answers, False)
     scheduler = scheduler_of(64, scheduling_policy="priority", max_num_seqs=1, connector=connector)
     runner = runner_of(scheduler, connector=connector)
-    connector.register_kv_caches(runner)
     scheduler.add_request(core_request("calm", [1], 40, priority=5, ignore_eos=True))
     run_step(scheduler, runner)
     scheduler.add_request(core_request("urgent", [2], 2, priority=0, ignore_eos=True))

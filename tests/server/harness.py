@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from pyvt.tokenizer.chat_template import ChatTemplate
 from tests.engine.engines import engine_of
 
 EOS = FakeTokenizer.EOS
+# For what comes at once on a machine that has nothing else to do.
+PATIENCE_S = 60.0
+# A client that left is noticed within a second; a busy machine gets five.
+SOON_S = 5.0
 
 PLAIN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
@@ -183,12 +188,13 @@ class Server(Client):
         self.engine = made
         self.llm = AsyncLLM.from_engine(made, max_requests=max_requests)
         self.state = ServerState(
-            config=ServerConfig(**{"disable_access_log": True, **(config or {})}), names=names
+            config=ServerConfig(**{"disable_uvicorn_access_log": True, **(config or {})}),
+            names=names,
         )
         self.state.attach(self.llm)
         super().__init__(create_app(self.state))
 
-    def becomes_idle(self, limit_s: float = 2.0) -> bool:
+    def becomes_idle(self, limit_s: float = PATIENCE_S) -> bool:
         """Return whether, within a limit, no request is left and every block is free."""
         end_s = time.monotonic() + limit_s
         while not self.is_idle and time.monotonic() < end_s:
@@ -211,6 +217,13 @@ class Server(Client):
 
     def complete(self, prompt: Any = "Hi", **fields: Any) -> Reply:
         return self.post("/v1/completions", {"prompt": prompt, "max_tokens": 200, **fields})
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values of /metrics by name and labels, without ``pyvt:`` and the model's."""
+        lines = self.get("/metrics").text.splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+        found = {re.sub(r',?model_name="tiny",?', "", name): float(value) for name, value in pairs}
+        return {name[5:].removesuffix("{}"): value for name, value in found.items()}
 
     def close(self) -> None:
         self.llm.thread.shutdown()

@@ -74,7 +74,7 @@ MANY = {
     "objects": (b'{"prompt":[' + b"[]," * 70_000 + b"1]}", "65536 objects and arrays"),
     "names": (b"{" + b",".join(b'"k%d":1' % i for i in range(40_000)) + b"}", "32768 names"),
     "a_name_twice": (TWICE, "'k29999' twice"),
-    "wrong_items": (b'{"prompt":[' + b"1.5," * 400_000 + b"1]}", "valid string"),
+    "wrong_items": (b'{"prompt":[' + b"1.5," * 400_000 + b"1]}", "expected an integer or a text"),
     "wrong_messages": (b'{"prompt":"a","stop":[' + b"{}," * 60_000 + b"{}]}", "stop"),
     "wrong_values": (
         b'{"prompt":"a","logit_bias":{' + b",".join(b'"%d":"x"' % i for i in range(30_000)) + b"}}",

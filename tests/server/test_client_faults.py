@@ -17,7 +17,7 @@ import pytest
 from pyvt.config.server import ServerConfig
 from pyvt.server.run import listen, url_of
 from tests.server.conftest import Serve
-from tests.server.harness import HERMES, PLAIN, Reply
+from tests.server.harness import HERMES, PATIENCE_S, PLAIN, SOON_S, Reply
 from tests.server.test_run import on_loopback
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -111,7 +111,7 @@ def test_template_that_would_take_all_time_or_memory_is_a_400_and_others_go_on(
 
     assert refused.status == 400, refused.text
     assert answered.status == 200
-    assert spent_s < 5
+    assert spent_s < PATIENCE_S
     assert hostile.get("/health").status == 200
 
 
@@ -158,15 +158,14 @@ def test_connection_that_breaks_ends_its_request(serve: Serve, how: str, is_stre
             connection.sendall(head.encode() + body)
             if is_stream:
                 connection.recv(100)
-            end_s = time.monotonic() + 2
+            end_s = time.monotonic() + PATIENCE_S
             while not server.llm.num_unfinished_requests and time.monotonic() < end_s:
                 time.sleep(0.002)
             assert server.llm.num_unfinished_requests == 1
-        assert server.becomes_idle(1.0)
+        assert server.becomes_idle(SOON_S)
 
     assert server.engine.core.stats.num_finished["abort"] == 1
-    ended = 'pyvt:request_success_total{finished_reason="abort"} 1.0'
-    assert ended in server.get("/metrics").text
+    assert server.metrics()['request_success_total{finished_reason="abort"}'] == 1
 
 
 def test_requests_at_once_may_share_an_id(serve: Serve) -> None:
@@ -175,7 +174,7 @@ def test_requests_at_once_may_share_an_id(serve: Serve) -> None:
     headers = {"x-request-id": "trace", "content-type": "application/json"}
 
     def post(host: str) -> tuple[int, str | None, str]:
-        connection = http.client.HTTPConnection(host, timeout=30)
+        connection = http.client.HTTPConnection(host, timeout=PATIENCE_S)
         connection.request("POST", PATH, body, headers)
         reply = connection.getresponse()
         answer = json.loads(reply.read())
@@ -194,7 +193,9 @@ def test_connection_that_was_idle_is_used_again(serve: Serve) -> None:
     """Longer than the 5 s after which uvicorn would close it."""
     with on_loopback(serve()) as url:
         parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+        connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port, timeout=PATIENCE_S
+        )
         for wait_s in (0, 7):
             time.sleep(wait_s)
             connection.request("GET", "/version")

@@ -51,7 +51,7 @@ class Talker(Client):
         self.processor = llm.engine.input_processor
         self.tokenizer = self.processor.tokenizer
         self.bytes = {self.tokenizer.token_bytes(i): i for i in range(256)}
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("talker",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("talker",))
         state.attach(llm)
         self.state = state
         super().__init__(create_app(state))

@@ -68,7 +68,7 @@ class Tiny(Client):
     def __init__(self, llm: AsyncLLM) -> None:
         self.llm = llm
         self.alone: list[int] = []
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("tiny",))
         state.attach(llm)
         super().__init__(create_app(state))
 
@@ -220,5 +220,5 @@ def test_server_lives_and_is_idle_after_all_of_it(tiny: Tiny) -> None:
     assert tiny.get("/health").json() == {"status": "ok"}
     assert tiny.post("/v1/completions", BASES["/v1/completions"]).status == 200
     metrics = tiny.get("/metrics").text
-    assert "pyvt:num_requests_running 0.0" in metrics
-    assert "pyvt:num_requests_waiting 0.0" in metrics
+    assert 'pyvt:num_requests_running{model_name="tiny"} 0.0' in metrics
+    assert 'pyvt:num_requests_waiting{model_name="tiny"} 0.0' in metrics

@@ -124,7 +124,7 @@ def test_request_id_goes_in_and_out(serve: Serve) -> None:
 def test_log_has_a_line_without_the_prompt(
     serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = serve(config={"disable_access_log": False})
+    server = serve(config={"disable_uvicorn_access_log": False})
 
     server.chat("my secret")
     server.get("/health")

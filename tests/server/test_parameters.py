@@ -66,7 +66,7 @@ class Tiny(Client):
 
     def __init__(self, llm: AsyncLLM) -> None:
         self.llm = llm
-        config = ServerConfig(disable_access_log=True)
+        config = ServerConfig(disable_uvicorn_access_log=True)
         state = ServerState(config=config, names=("tiny",))
         state.attach(llm)
         super().__init__(create_app(state))

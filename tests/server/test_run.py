@@ -35,7 +35,7 @@ from pyvt.server.run import (
 )
 from tests.engine.tiny_model import write_tiny_model
 from tests.server.conftest import Serve
-from tests.server.harness import HERMES, THINKING, Server
+from tests.server.harness import HERMES, PATIENCE_S, SOON_S, THINKING, Server
 
 TOOL: Any = {
     "type": "function",
@@ -63,7 +63,7 @@ def on_loopback(server: Server) -> Iterator[str]:
         yield url_of(config, sock)
     finally:
         running.should_exit = True
-        thread.join(10)
+        thread.join(60)
         sock.close()
     assert not thread.is_alive()
 
@@ -73,7 +73,7 @@ def client_of(server: Server, **settings: Any) -> Iterator[openai.OpenAI]:
     """The official client of a server."""
     with on_loopback(server) as url:
         client = openai.OpenAI(
-            base_url=f"{url}/v1", api_key="key", max_retries=0, timeout=10, **settings
+            base_url=f"{url}/v1", api_key="key", max_retries=0, timeout=PATIENCE_S, **settings
         )
         with client:
             yield client
@@ -157,7 +157,7 @@ def test_openai_client_that_closes_a_stream_ends_the_request(serve: Serve) -> No
         )
         next(iter(stream))
         stream.close()
-        assert server.becomes_idle(1.0)
+        assert server.becomes_idle(SOON_S)
 
     assert server.engine.core.stats.num_finished["abort"] == 1
 
@@ -227,12 +227,12 @@ def test_tls_client_that_trusts_the_certificate_gets_streams_and_others_nothing(
         request = urllib.request.Request(
             f"{url}/v1/completions", body, {"content-type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=10, context=trusting) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S, context=trusting) as reply:
             assert reply.read().endswith(b"data: [DONE]\n\n")
         with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
-            urllib.request.urlopen(f"{url}/health", timeout=10)
+            urllib.request.urlopen(f"{url}/health", timeout=PATIENCE_S)
         with pytest.raises(OSError, match=r"without response|reset"):
-            urllib.request.urlopen(url.replace("https", "http") + "/health", timeout=10)
+            urllib.request.urlopen(url.replace("https", "http") + "/health", timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
@@ -286,14 +286,14 @@ class Process:
         request = urllib.request.Request(
             f"{self.url}/v1/completions", body, {"content-type": "application/json"}
         )
-        reply = urllib.request.urlopen(request, timeout=20)
+        reply = urllib.request.urlopen(request, timeout=PATIENCE_S)
         reply.readline()
         return reply
 
     def end(self) -> int:
         """Wait for the end; returns the exit code."""
         assert self.process.stderr is not None
-        code = self.process.wait(20)
+        code = self.process.wait(PATIENCE_S)
         self.process.stderr.close()
         return code
 
@@ -359,6 +359,6 @@ def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
     server.chat()
     before_s = time.process_time()
 
-    asyncio.run(asyncio.sleep(0.3))
+    asyncio.run(asyncio.sleep(1.0))
 
-    assert time.process_time() - before_s < 0.1
+    assert time.process_time() - before_s < 0.5

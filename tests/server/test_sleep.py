@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import re
+import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
@@ -14,7 +16,7 @@ from pyvt.errors import CheckpointError
 from pyvt.server.sleep import sleep_when_idle
 from tests.engine.engines import engine_of
 from tests.server.conftest import Serve
-from tests.server.harness import Reply, Script, Server
+from tests.server.harness import PATIENCE_S, Reply, Script, Server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 PATH = "/v1/chat/completions"
@@ -29,9 +31,12 @@ class Loads:
         self.num = 0
         self.error: Exception | None = None
         self.made: list[AsyncLLM] = []
+        self.gate = threading.Event()
+        self.gate.set()
 
     def __call__(self) -> AsyncLLM:
         self.num += 1
+        assert self.gate.wait(PATIENCE_S), "nobody lets the model be loaded"
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -63,7 +68,7 @@ def run(server: Server, work: Callable[[Loads], Awaitable[Any]]) -> Any:
 
 async def asleep(server: Server) -> None:
     """Wait until the model is unloaded."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while server.state.llm is not None:
             await asyncio.sleep(0.005)
 
@@ -165,5 +170,94 @@ def test_client_that_leaves_while_the_model_is_loaded_ends_nobody_elses_load(
         left.set()
         first.cancel()
         return await second
+
+    assert _text(run(server, work)) == "Again."
+
+
+STREAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "/v1/chat/completions": (CHAT, "data: [DONE]\n\n"),
+    "/v1/completions": ({"prompt": "Hi"}, "data: [DONE]\n\n"),
+    "/v1/responses": ({"input": "Hi"}, "}\n\n"),
+    "/v1/messages": (CHAT, "}\n\n"),
+}
+
+
+async def _commented(server: Server, loads: Loads, path: str, body: dict[str, Any]) -> Reply:
+    """Ask for a stream of a model that sleeps; let it be loaded behind two comments."""
+    await asleep(server)
+    loads.gate.clear()
+
+    async def see(reply: Reply) -> None:
+        assert reply.status == 200
+        if len(reply.chunks) == 2:
+            loads.gate.set()
+
+    return await server.ask("POST", path, {**body, "stream": True}, gate=see)
+
+
+def test_streams_get_comments_while_the_model_is_loaded(serve: Serve) -> None:
+    server = serve(config={"keep_alive_interval_s": 0.02})
+
+    async def work(loads: Loads) -> dict[str, Reply]:
+        return {
+            path: await _commented(server, loads, path, body) for path, (body, _) in STREAMS.items()
+        }
+
+    for path, reply in run(server, work).items():
+        assert reply.chunks[:2] == [b": keep-alive\n\n"] * 2, path
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        assert reply.is_complete
+        assert reply.text.endswith(STREAMS[path][1])
+        letters = re.findall(r'"(?:content|text|delta)":"(.)"', reply.text)
+        assert "".join(letters) == "Again."
+
+
+def test_refusal_behind_comments_is_an_event_with_the_error(serve: Serve) -> None:
+    server = serve(config={"keep_alive_interval_s": 0.02})
+
+    async def work(loads: Loads) -> dict[str, Reply]:
+        return {
+            path: await _commented(server, loads, path, {**body, "top_k": "x"})
+            for path, (body, _) in STREAMS.items()
+        }
+
+    for path, reply in run(server, work).items():
+        (event,) = reply.data()
+        error = event if path == "/v1/responses" else event["error"]
+        assert "top_k" in error["message"]
+        assert reply.is_complete
+        is_named = path in ("/v1/responses", "/v1/messages")
+        assert ("event: error\n" in reply.text) == is_named
+
+
+def test_load_that_fails_behind_comments_is_an_event_with_the_error(serve: Serve) -> None:
+    server = serve(config={"keep_alive_interval_s": 0.02})
+
+    async def work(loads: Loads) -> Reply:
+        await asleep(server)
+        loads.error = CheckpointError("[model] '/home/somebody/x': expected it to be there")
+        return await _commented(server, loads, PATH, CHAT)
+
+    reply = run(server, work)
+
+    assert reply.data()[-1]["error"]["type"] == "server_error"
+    assert "/home" not in reply.text
+
+
+def test_client_that_leaves_behind_comments_ends_its_request_alone(serve: Serve) -> None:
+    server = serve(config={"keep_alive_interval_s": 0.02})
+
+    async def work(loads: Loads) -> Reply:
+        await asleep(server)
+        loads.gate.clear()
+        left = asyncio.Event()
+
+        async def leave(reply: Reply) -> None:
+            left.set()
+
+        first = await server.ask("POST", PATH, {**CHAT, "stream": True}, left=left, gate=leave)
+        assert set(first.chunks) == {b": keep-alive\n\n"}
+        loads.gate.set()
+        return await server.ask("POST", PATH, CHAT)
 
     assert _text(run(server, work)) == "Again."

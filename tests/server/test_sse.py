@@ -9,14 +9,14 @@ import pytest
 
 from pyvt.server.sse import COMMENT, ClientGoneError, EventStream, until_client_leaves
 from tests.server.conftest import Serve
-from tests.server.harness import Reply, Server
+from tests.server.harness import PATIENCE_S, Reply, Server
 
 LONG = "x" * 300
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 ROUTES = {"/v1/chat/completions": CHAT, "/v1/completions": {"prompt": "Hi", "max_tokens": 300}}
 
 
-async def _until(condition: Callable[[], bool], limit_s: float = 1.0) -> None:
+async def _until(condition: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds; fail after the limit."""
     async with asyncio.timeout(limit_s):
         while not condition():
@@ -36,7 +36,7 @@ class Hold:
         self.num_steps += 1
         if self.num_steps == self.at:
             self.is_held.set()
-            assert self.gate.wait(10), "nobody let the engine go"
+            assert self.gate.wait(PATIENCE_S), "nobody let the engine go"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -103,7 +103,7 @@ def test_client_that_does_not_read_is_ended_and_others_are_not(serve: Serve) -> 
         path = "/v1/chat/completions"
         slow = asyncio.ensure_future(server.ask("POST", path, body, gate=stalled))
         fast = await server.ask("POST", path, body)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             return await slow, fast
 
     slow, fast = asyncio.run(both())
@@ -172,6 +172,24 @@ def test_several_prompts_start_together_or_not_at_all(serve: Serve) -> None:
     assert reply.json()["error"]["code"] == "context_length_exceeded"
     assert server.becomes_idle()
     assert len(server.complete(["a", "b"]).json()["choices"]) == 2
+
+
+def test_models_tell_whether_the_model_is_there(serve: Serve) -> None:
+    server = serve()
+
+    def status() -> tuple[str, bool]:
+        (model, _) = server.get("/v1/models").json()["data"]
+        return model["status"], "max_model_len" in model
+
+    ready = status()
+    server.state.is_draining = True
+    stopped = status()
+    server.state.is_draining, server.state.llm = False, None
+    loading = status()
+    server.state.is_asleep = True
+
+    assert (ready, stopped) == (("ready", True), ("stopped", True))
+    assert (loading, status()) == (("loading", False), ("asleep", False))
 
 
 def test_draining_and_loading_server_is_503(serve: Serve) -> None:

@@ -14,6 +14,7 @@ from pyvt.server.app import create_app
 from pyvt.server.state import ServerState
 from pyvt.tokenizer import ChatTemplate
 from tests.engine.tiny_model import write_tiny_model
+from tests.server.conftest import Serve
 from tests.server.harness import HERMES, PLAIN, Client, Reply
 from tests.server.openai.test_chat import joined, whole
 
@@ -73,7 +74,7 @@ class Tiny(Client):
         processor = llm.engine.input_processor
         made = ChatTemplate.for_tokenizer({"default": TEMPLATES[template]}, processor.tokenizer)
         processor._chat_template = lambda: made
-        state = ServerState(config=ServerConfig(disable_access_log=True), names=("tiny",))
+        state = ServerState(config=ServerConfig(disable_uvicorn_access_log=True), names=("tiny",))
         state.attach(llm)
         self.room = ROOM.get(template, 90)
         super().__init__(create_app(state))
@@ -291,3 +292,49 @@ def test_lax_schema_tells_what_it_gives_up(llm: AsyncLLM) -> None:
     ):
         told = [chunk["warnings"] for chunk in streamed.data() if "warnings" in chunk]
         assert told == [warnings]
+
+
+BAD_SCHEMA = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD_SCHEMA}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "place"),
+    [
+        (
+            *("chat/completions", {"response_format": JSON_SCHEMA}),
+            *("response_format", "response_format.json_schema.schema"),
+        ),
+        (
+            *(
+                "chat/completions",
+                {"response_format": {"type": "json_object", "schema": BAD_SCHEMA}},
+            ),
+            *("response_format", "response_format.schema"),
+        ),
+        (
+            *("chat/completions", {"structured_outputs": {"json": BAD_SCHEMA}}),
+            *("structured_outputs", "structured_outputs.json"),
+        ),
+        (
+            *("completions", {"response_format": JSON_SCHEMA}),
+            *("response_format", "response_format.json_schema.schema"),
+        ),
+        (
+            "responses",
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": BAD_SCHEMA}}},
+            *("text.format", "text.format.schema"),
+        ),
+    ],
+)
+def test_schema_that_is_refused_is_named_as_the_client_has_it(
+    serve: Serve, path: str, fields: dict[str, Any], param: str, place: str
+) -> None:
+    prompt = {"prompt": "Hi", "input": "Hi", "messages": [{"role": "user", "content": "Hi"}]}
+    name = {"completions": "prompt", "responses": "input"}.get(path, "messages")
+
+    error = serve().post(f"/v1/{path}", {name: prompt[name], **fields}).json()["error"]
+
+    assert error["param"] == param
+    assert f"] {place}: expected" in error["message"]
+    assert "/properties/a" in error["message"]

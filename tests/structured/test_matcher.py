@@ -189,6 +189,23 @@ def test_complete_text_may_only_end(settings: dict[str, Any], text: bytes) -> No
     assert matcher.is_complete
 
 
+@pytest.mark.parametrize(
+    ("settings", "text", "is_complete"),
+    [
+        ({"choice": ["ab"]}, b"a", False),
+        ({"choice": ["ab"]}, b"ab", True),
+        ({"choice": ["ab", "abc"]}, b"ab", False),
+        ({"json": {"const": {}}}, b"{}", True),
+        ({"json": {"type": "integer"}}, b"12", False),
+        ({"regex": "a*"}, b"", False),
+    ],
+)
+def test_text_is_complete_where_nothing_but_the_end_may_follow(
+    settings: dict[str, Any], text: bytes, is_complete: bool
+) -> None:
+    assert compiled(**settings).start(list(text), max_tokens=None).is_complete == is_complete
+
+
 def test_ids_without_text_and_special_tokens_are_never_allowed() -> None:
     matcher = compiled(json={"type": "string"}).start([*b'"<msg>'], max_tokens=None)
 

@@ -39,7 +39,10 @@ OPS = record_of(
     ("packed_linear q8_0 8x8 M=1: share of read", "", 0.9),
     ("packed_linear q8_0 8x8 M=256", "µs", 9.0),
     ("packed_linear q8_0 8x8 M=256: share of peak", "", 0.5),
+    ("relu M=1", "µs", 1.0),
+    ("relu M=1: share of read", "", 0.4),
     kernels={
+        "relu M=1": "native",
         "packed_linear q8_0 8x8 M=1": "native",
         "packed_linear q8_0 8x8 M=256": "native",
     },

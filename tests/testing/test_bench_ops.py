@@ -8,9 +8,10 @@ import pytest
 from pyvt import ops
 from pyvt.errors import ConfigError
 from pyvt.ops.packed_layouts import LAYOUTS
-from pyvt.testing import bench_op_cases, bench_ops
+from pyvt.testing import bench_op_cases, bench_ops, bench_sampler_cases, bench_weight_cases
+from pyvt.testing.bench_case import BenchCase
 from pyvt.testing.bench_limits import LOOPS, Limits, measure_limits
-from pyvt.testing.bench_op_cases import BenchCase, bench_cases
+from pyvt.testing.bench_op_cases import bench_cases
 from pyvt.testing.bench_ops import HEADER, OpTiming, ops_record, time_ops
 
 CASE = BenchCase(
@@ -52,6 +53,8 @@ def test_record_names_every_figure(tmp_path: Path) -> None:
     names = [figure.name for figure in record.figures]
     assert names == [
         "relu M=1",
+        "relu M=1: memory",
+        "relu M=1: products",
         "relu M=1: share of read",
         "relu M=1: share of peak",
         "relu M=1: ratio to the reference",
@@ -82,6 +85,31 @@ def test_products_of_every_format_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [timing.case.case.split()[0] for timing in found] == list(LAYOUTS)
     assert {timing.kernel for timing in found} == {"native"}
+
+
+@pytest.mark.native
+def test_every_native_op_is_timed_by_a_case_that_its_kernel_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pyvt.backends.cpu import _native
+
+    sizes = {"HIDDEN": 256, "INNER": 256, "DENSE_HIDDEN": 256, "DENSE_INNER": 16, "VOCAB": 64}
+    for name, value in sizes.items():
+        monkeypatch.setattr(bench_weight_cases, name, value)
+    for name, value in {"HIDDEN": 256, "INNER": 16, "COLD_BYTES": 1}.items():
+        monkeypatch.setattr(bench_op_cases, name, value)
+    monkeypatch.setattr(bench_sampler_cases, "VOCAB", 1000)
+    monkeypatch.setattr(bench_ops, "measure_limits", lambda repetitions: None)
+    monkeypatch.setattr(bench_ops, "_SAMPLE_S", 1e-6)
+    first = {case.op: case for case in reversed(list(bench_cases()))}
+
+    found = list(time_ops("cpu", repeats=1, cases=first.values))
+    by_reference = list(time_ops("numpy", repeats=1, cases=first.values))
+
+    assert {timing.case.op for timing in found} == _native.OPS.keys()
+    assert {timing.kernel for timing in found} == {"native"}
+    assert all(timing.reference_s is not None for timing in found)
+    assert {timing.kernel for timing in by_reference} == {"numpy"}
 
 
 def test_words_that_choose_no_case_are_refused() -> None:

@@ -34,10 +34,16 @@ def test_missed_target_has_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ops_and_offline_rows() -> None:
-    timed = record_of(("relu M=1", "µs", 2.0), ("relu M=1: share of read", "", 0.5))
+    timed = record_of(
+        ("relu M=1", "µs", 2.0),
+        ("relu M=1: memory", "GB/s", 4.0),
+        ("relu M=1: share of read", "", 0.5),
+    )
     offline = record_of(("batch 4", "tokens/s", 7.0), ("batch 4: ratio to the reference", "x", 3.0))
 
-    assert list(performance.ops_rows(timed)) == [("relu M=1", "native", "2.0", "50%", "", "")]
+    assert list(performance.ops_rows(timed)) == [
+        ("relu M=1", "native", "2.0", "4.0", "", "50%", "", "")
+    ]
     assert list(performance.offline_rows(offline)) == [
         (MODEL, "batch 4", "7.0", "0.0", "", "", "3.0")
     ]
@@ -65,4 +71,5 @@ def test_drawn_figures_come_from_the_records(tmp_path: Path) -> None:
     (folder / "ops.json").write_text(OPS.to_json())
 
     assert performance.op_shares(tmp_path) == {"M=1": [("q8_0", 0.9)], "M=256": [("q8_0", 0.5)]}
+    assert performance.other_shares(tmp_path) == [("relu M=1", 0.4)]
     assert performance.peer_ratios(tmp_path) == [("smollm2-135m decode@128", 1.5, 1.6)]

@@ -45,3 +45,20 @@ def test_selection_of_the_backend_is_kept() -> None:
     self_test("bent", 0.0)
 
     assert current_backend() == before
+
+
+@pytest.mark.native
+def test_every_op_in_every_format_is_tested_even_without_time() -> None:
+    from pyvt.backends.cpu import _native
+
+    found = self_test("cpu", 0.0)
+
+    assert found.failures == []
+    tested: dict[str, set[str]] = {}
+    for kernel in found.num_cases:
+        op, *dtypes = kernel.split()
+        tested.setdefault(op, set()).update(dtypes)
+    assert tested.keys() == _native.OPS.keys()
+    for op, dtypes in _native.OPS.items():
+        # Of f64 are parameters of samplers, beside logits in f32; a cache in f64 is a case's own.
+        assert set(dtypes.split()) - {"f64"} <= tested[op], op

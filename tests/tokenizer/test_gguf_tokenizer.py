@@ -151,6 +151,13 @@ def test_qwen_normalises_and_smollm_does_not() -> None:
     assert smollm.encode("e\u0301") == [4, 2, 3]
 
 
+def test_rows_that_the_file_calls_unused_stand_for_no_token() -> None:
+    types = [1, 1, 5, 1, 1, 1, 1, 3, 3, 4, 5, 3]
+
+    assert gguf_tokenizer(small_bpe(token_type=types)).unused_ids == {2, 10}
+    assert gguf_tokenizer(small_bpe()).unused_ids == frozenset()
+
+
 def test_any_integer_type_of_token_type_will_do() -> None:
     types = np.array([1, 1, 1, 1, 1, 1, 1, 3, 3, 4, 1, 3])
 

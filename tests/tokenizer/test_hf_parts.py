@@ -116,5 +116,7 @@ def test_vocabulary_with_holes_is_as_high_as_its_highest_id() -> None:
     tokenizer = hf_tokenizer(small_json(model=model), None)
 
     assert tokenizer.vocab_size == 5001
+    added = {token_id for text in ("<s>", "</s>", "<think>") for token_id in tokenizer.encode(text)}
+    assert tokenizer.unused_ids == set(range(256, 5000)) - added
     assert tokenizer.encode("ll") == [5000]
     assert tokenizer.decode([5000]) == "ll"

@@ -26,8 +26,12 @@ def _tokens(result: Sampled) -> dict[str, int]:
     return {name: token_id for name, (token_id,) in result.token_ids.items()}
 
 
-def _sample(logits: Any, *settings: dict[str, Any], is_processed: bool = False) -> Sampled:
-    rows = InputBatch(max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE)
+def _sample(
+    logits: Any, *settings: dict[str, Any], is_processed: bool = False, unused: Any = ()
+) -> Sampled:
+    rows = InputBatch(
+        max_num_seqs=8, max_model_len=64, block_size=4, vocab_size=VOCAB_SIZE, unused_ids=unused
+    )
     for i, setting in enumerate(settings):
         rows.add(new_request(str(i), setting.pop("prompt", PROMPT), **setting))
     wanted = [LogitsRow(rows[str(i)]) for i in range(len(settings))]
@@ -183,6 +187,27 @@ def test_processed_logprobs_are_of_the_logits_that_were_sampled_from() -> None:
     assert [i for i, _ in result.logprobs["0"][0].top] == [1, 2, 3]
     assert [v for _, v in result.logprobs["0"][0].top] == pytest.approx(banned[:3], abs=1e-5)
     assert [v for _, v in result.logprobs["1"][0].top] == pytest.approx(best_two, abs=1e-5)
+
+
+@pytest.mark.parametrize("is_processed", [False, True])
+def test_ids_that_stand_for_no_token_are_never_sampled(is_processed: bool) -> None:
+    settings = (
+        {},
+        {"logprobs": 2},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_p": 1e-6, "logprobs": 2},
+        {"logit_bias": {0: 50.0}},
+        {"temperature": 1.0, "top_k": 1, "logit_bias": {1: 50.0}},
+        {"allowed_token_ids": [0, 1, 7]},
+    )
+
+    result = _sample(
+        _logits(len(settings)), *settings, is_processed=is_processed, unused=[0, 1, 19]
+    )
+
+    assert list(_tokens(result).values()) == [2, 2, 2, 2, 2, 2, 7]
+    ranks = [entry.rank for (entry,) in result.logprobs.values()]
+    assert ranks == ([1, 1] if is_processed else [3, 3])
 
 
 @pytest.mark.parametrize("ties", [[5, 9], [0, 19], [3, 4, 5]])

@@ -6,7 +6,9 @@
 //             of the first pair; bit s of a fifth byte belongs to sub-block s
 // numerics    scale = d · S and min = -(dmin · M), rounded to f32
 // traffic     the 12 bytes stay packed in the tile: unpacking them takes about 16 vector steps for
-//             4096 weights; in a prototype, bytes in their place (+2.8 %) gained nothing
+//             4096 weights; in a prototype, bytes in their place (+2.8 %) gained nothing. 16 rows:
+//             Q4_K 53 % of the int8 loop as packed, 68 through a panel, Q5_K 65 and 85; 8 rows: 55
+//             and 52, 62 and 67
 #include "cpu/kernels/int8_tile-inl.h"
 
 namespace pyvt::cpu::PYVT_ISA {
@@ -47,7 +49,7 @@ struct Q4_K : UnsignedCodes<Q4_K> {
   static constexpr int kFileCols = 256, kFileBlockBytes = 144, kTileBlockBytes = 2304;
   static constexpr Field kFields[] = {
       {0, 1, kHalf, 0}, {2, 1, kHalf, 32}, {4, 12, kByte, 64}, {16, 32, kWord, 256}};
-  static constexpr int kSharedSubs = 2;
+  static constexpr int kSharedSubs = 2, kMaxDirectRows = 8;
   static constexpr bool kHasMin = true;
 
   struct Block : SixBits {
@@ -63,7 +65,7 @@ struct Q5_K : UnsignedCodes<Q5_K> {
   static constexpr Field kFields[] = {{0, 1, kHalf, 0},       {2, 1, kHalf, 32},
                                       {4, 12, kByte, 64},     {16, 8, kWord, 256, 2},
                                       {48, 8, kWord, 320, 2}, {80, 24, kWord, 1280}};
-  static constexpr int kSharedSubs = 2, kParts = 2;
+  static constexpr int kSharedSubs = 2, kParts = 2, kMaxDirectRows = 8;
   static constexpr bool kHasMin = true;
 
   struct Block : SixBits {

@@ -56,66 +56,108 @@ void check_alike(const char* op, const TensorView& a, const TensorView& b) {
       "caches: expected dims [B, S, Nk, D] of one dtype");
 }
 
+// Writes keys and values [T, Nk, D] to their slots; a slot of -1 is padding.
+class CacheWriter {
+ public:
+  CacheWriter(const char* op, const TensorView& k_cache, const TensorView& v_cache,
+              const TensorView& k, const TensorView& v, const TensorView& slot_mapping)
+      : op_(op),
+        slots_(indices_of(op, "slot_mapping", slot_mapping)),
+        sides_{{k_cache, k, nullptr}, {v_cache, v, nullptr}} {
+    check_alike(op, k_cache, v_cache);
+    for (Side& side : sides_) {
+      const TensorView& x = side.from;
+      PYVT_CHECK(op,
+                 x.rank == 3 && x.shape[0] == slots_.size && x.shape[1] == k_cache.shape[2] &&
+                     x.shape[2] == k_cache.shape[3],
+                 "k, v: expected dims [T, Nk, D]");
+      const int of_x = float_index(op, x.dtype);
+      side.cast = k_cache.dtype == DType::kFP8
+                      ? kernels().narrow_to_fp8[of_x]
+                      : kernels().cast[of_x][float_index(op, k_cache.dtype)];
+    }
+    check_range(op, "slot_mapping", slots_, -1, k_cache.shape[0] * k_cache.shape[1]);
+  }
+
+  void write(int64_t token) const {
+    const int64_t slot = slots_[token];
+    if (slot < 0) return;
+    for (const Side& side : sides_) {
+      const int64_t block_size = side.cache.shape[1];
+      const TensorView to = slice(slice(side.cache, slot / block_size), slot % block_size);
+      cast_token(op_, to, slice(side.from, token), side.cast);
+    }
+  }
+
+ private:
+  struct Side {
+    const TensorView& cache;
+    const TensorView& from;
+    MapKernel cast;
+  };
+
+  const char* const op_;
+  const Indices slots_;
+  Side sides_[2];
+};
+
 }  // namespace
 
 void reshape_and_cache(TensorView k_cache, TensorView v_cache, TensorView k, TensorView v,
                        TensorView slot_mapping) {
-  const char* op = "reshape_and_cache";
-  const Indices slots = indices_of(op, "slot_mapping", slot_mapping);
-  check_alike(op, k_cache, v_cache);
-  for (const TensorView* x : {&k, &v}) {
-    PYVT_CHECK(op,
-               x->rank == 3 && x->shape[0] == slots.size && x->shape[1] == k_cache.shape[2] &&
-                   x->shape[2] == k_cache.shape[3],
-               "k, v: expected dims [T, Nk, D]");
-  }
-  const int64_t block_size = k_cache.shape[1];
-  check_range(op, "slot_mapping", slots, -1, k_cache.shape[0] * block_size);
-  const auto kernel_of = [&](const TensorView& x) {
-    const int of_x = float_index(op, x.dtype);
-    if (k_cache.dtype == DType::kFP8) return kernels().narrow_to_fp8[of_x];
-    return kernels().cast[of_x][float_index(op, k_cache.dtype)];
-  };
-  const MapKernel cast_k = kernel_of(k), cast_v = kernel_of(v);
-  parallel_for(slots.size, grain_of(k), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t slot = slots[t];
-      if (slot < 0) continue;
-      const int64_t block = slot / block_size, offset = slot % block_size;
-      cast_token(op, slice(slice(k_cache, block), offset), slice(k, t), cast_k);
-      cast_token(op, slice(slice(v_cache, block), offset), slice(v, t), cast_v);
-    }
+  const CacheWriter writer("reshape_and_cache", k_cache, v_cache, k, v, slot_mapping);
+  parallel_for(k.shape[0], grain_of(k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) writer.write(t);
   });
 }
 
+// A token's heads are normed, turned and written while they lie in the first-level cache.
 void rotate_and_cache(TensorView q, TensorView k, TensorView k_cache, TensorView v_cache,
                       TensorView v, TensorView q_weight, TensorView k_weight, TensorView positions,
                       TensorView cos_sin, TensorView slot_mapping, double eps) {
   const char* op = "rotate_and_cache";
-  // All is checked before the first part writes.
-  check_alike(op, k_cache, v_cache);
-  const Indices slots = indices_of(op, "slot_mapping", slot_mapping);
+  const CacheWriter writer(op, k_cache, v_cache, k, v, slot_mapping);
   const Indices places = indices_of(op, "positions", positions);
-  PYVT_CHECK(op, cos_sin.rank == 2, "cos_sin: expected dims [P, R]");
-  check_range(op, "slot_mapping", slots, -1, k_cache.shape[0] * k_cache.shape[1]);
-  check_range(op, "positions", places, 0, cos_sin.shape[0]);
-  const std::pair<TensorView*, TensorView*> heads[] = {{&q, &q_weight}, {&k, &k_weight}};
+  const Rows angles = rows_of(op, "cos_sin", cos_sin);
+  const int64_t head_dim = k.shape[2];
+  PYVT_CHECK(op, cos_sin.rank == 2 && angles.length % 2 == 0 && angles.length <= head_dim,
+             "cos_sin: expected dims [P, even R], R at most D");
+  PYVT_CHECK(op, places.size == k.shape[0], "positions: expected T=", k.shape[0]);
+  check_range(op, "positions", places, 0, angles.num_rows);
+  const KernelTable& table = kernels();
+  const int of_x = float_index(op, v.dtype);
+  const struct {
+    const TensorView &x, &weight;
+  } heads[] = {{q, q_weight}, {k, k_weight}};
   for (const auto& [x, weight] : heads) {
     PYVT_CHECK(op,
-               x->rank == 3 && x->shape[0] == slots.size && x->shape[2] == k_cache.shape[3] &&
-                   x->dtype == v.dtype && x->is_dense(1),
+               x.rank == 3 && x.shape[0] == k.shape[0] && x.shape[2] == head_dim &&
+                   x.dtype == v.dtype && x.is_dense(1),
                "q, k: expected dims [T, heads, D] with a dense last dim, of the dtype of v");
     PYVT_CHECK(op,
-               weight->data == nullptr || (weight->rank == 1 && weight->shape[0] == x->shape[2]),
-               "weight: expected dims [D]");
+               !weight.has_value() ||
+                   (weight.rank == 1 && weight.shape[0] == head_dim && weight.is_dense()),
+               "weight: expected dense dims [D]");
   }
-  PYVT_CHECK(op, places.size == slots.size && k.shape[1] == k_cache.shape[2],
-             "k: expected dims [T, Nk, D]");
-  for (const auto& [x, weight] : heads) {
-    if (weight->data != nullptr) rms_norm(*x, *x, *weight, eps);
-  }
-  rotary_embedding(q, k, positions, cos_sin);
-  reshape_and_cache(k_cache, v_cache, k, v, slot_mapping);
+  const auto rotate = table.rotate_head[of_x][float_index(op, cos_sin.dtype)];
+  const int64_t half = angles.length / 2, item = item_bytes(v.dtype);
+  const auto turn = [&](const TensorView& x, const TensorView& weight, int64_t t) {
+    const void* of_token = angles.row(places[t]);
+    const auto norm =
+        weight.has_value() ? table.rms_norm[of_x][float_index(op, weight.dtype)][of_x] : nullptr;
+    char* head = static_cast<char*>(x.data) + t * x.stride[0] * item;
+    for (int64_t n = 0; n < x.shape[1]; ++n, head += x.stride[1] * item) {
+      if (norm != nullptr) norm(head, head, weight.data, static_cast<float>(eps), head_dim);
+      rotate(head, of_token, half);
+    }
+  };
+  const int64_t elements = (q.shape[1] + 2 * k.shape[1]) * head_dim;
+  parallel_for(k.shape[0], kGrainElements / (elements + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (const auto& [x, weight] : heads) turn(x, weight, t);
+      writer.write(t);
+    }
+  });
 }
 
 void copy_blocks(TensorView k_cache, TensorView v_cache, TensorView src_dst) {

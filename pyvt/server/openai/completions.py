@@ -23,7 +23,7 @@ from pyvt.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from pyvt.server.openai.schema import CompletionRequest, QueueFields
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
-from pyvt.server.state import ServerState, gathered, request_id_of, state_of
+from pyvt.server.state import PART_MARK, ServerState, gathered, request_id_of, state_of
 from pyvt.server.structure import form_names, text_form
 
 # What OpenAI and vLLM take where a completion names none.
@@ -134,7 +134,7 @@ async def start_all(
                 asked,
                 prompt,
                 params,
-                request_id=f"{response_id}-{place}" if len(prompts) > 1 else response_id,
+                request_id=f"{response_id}{PART_MARK}{place}" if len(prompts) > 1 else response_id,
                 is_stream=is_stream,
             )
             generations.append(

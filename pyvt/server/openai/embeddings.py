@@ -4,28 +4,29 @@ A vector has length 1, or the length of the hidden states with ``normalize`` fal
 OpenAI sends: little-endian f32.
 """
 
-import base64
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from pyvt.outputs import unit_vector
+from pyvt.outputs import unit_vector, vector_as_base64
 from pyvt.sampling_params import SamplingParams
 from pyvt.server.errors import body_of, request_error
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, usage_of
 from pyvt.server.openai.completions import prompt_list, start_all
-from pyvt.server.openai.schema import QueueFields
+from pyvt.server.openai.schema import ADDS_SPECIAL, QueueFields
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import gathered, request_id_of, state_of
+from pyvt.server.unsupported import Unsupported
 
 
 class EmbeddingsRequest(QueueFields):
     """POST /v1/embeddings."""
+
+    unsupported: ClassVar[Mapping[str, Unsupported]] = ADDS_SPECIAL
 
     input: str | list[int] | list[str | list[int]]
     model: str | None = None
@@ -78,7 +79,7 @@ def _embedding(asked: EmbeddingsRequest, generation: Generation) -> Sequence[flo
     if asked.normalize is not False:
         vector = unit_vector(vector)
     if asked.encoding_format == "base64":
-        return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()
+        return vector_as_base64(vector)
     return vector
 
 

@@ -9,7 +9,7 @@ from pyvt.server.state import ServerState, state_of
 
 
 async def list_models(request: Request) -> Response:
-    """List the names of the one model."""
+    """List the names of the one model; while it is not loaded without its context and the rest."""
     state = state_of(request)
     return JSONResponse({"object": "list", "data": [_model(state, name) for name in state.names]})
 
@@ -28,6 +28,7 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "owned_by": "pyvt",
         "root": state.names[0],
         "parent": None,
+        "status": state.status,
     }
     if state.llm is not None:
         processor = state.llm.engine.input_processor

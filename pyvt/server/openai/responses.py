@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from pyvt.errors import PyvtError
+from pyvt.outputs import PositionLogprobs
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.chats import start_chat
 from pyvt.server.errors import WireException, body_of
@@ -16,6 +17,7 @@ from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
+from pyvt.server.openai.logprobs import chat_logprobs
 from pyvt.server.openai.responses_input import NAMES, as_chat
 from pyvt.server.openai.responses_schema import ResponsesRequest
 from pyvt.server.sse import until_client_leaves
@@ -33,7 +35,12 @@ async def responses(request: Request) -> ASGIApp:
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
     generation = await start_chat(
-        request, chat, request_id=response_id, is_stream=is_stream, names=NAMES
+        request,
+        chat,
+        request_id=response_id,
+        # With log probabilities it is told of each token which item it is of.
+        is_stream=is_stream or bool(chat.logprobs),
+        names=NAMES,
     )
     writer = _Writer(response_id, model, asked, generation)
     if is_stream:
@@ -51,6 +58,7 @@ class _Writer:
         self.asked = asked
         self.generation = generation
         self.blocks = Blocks()
+        self._logprobs = _TextLogprobs(asked.top_logprobs or 0)
         self._number = -1
         self._call_ids: dict[int, str] = {}
         self._base = _base(response_id, model, asked, generation)
@@ -59,7 +67,7 @@ class _Writer:
         """Read to the end; return the body."""
         async for steps in self.generation.steps():
             for step in steps:
-                for _ in self.blocks.push(step.events):
+                for _ in self._changes(step):
                     pass
         return self._end()
 
@@ -84,8 +92,21 @@ class _Writer:
 
     def _step(self, step: Step) -> Iterator[bytes]:
         # Read one by one: a change is told before the block grows further.
-        for change in self.blocks.push(step.events, is_last=step.is_last):
+        for change in self._changes(step):
             yield from self._events(change)
+
+    def _changes(self, step: Step) -> Iterator[Change]:
+        """Yield what a step changes, with log probabilities put to the text that they are of."""
+        self._logprobs.wait(step)
+        for change in self.blocks.push(step.events, is_last=step.is_last):
+            if (
+                change.action == "close"
+                and step.is_last
+                and self._logprobs.is_waiting(change.block)
+            ):
+                # Of what has no text, such as the token that ended it.
+                yield self._logprobs.give(Change("delta", change.block))
+            yield self._logprobs.give(change)
 
     def _end(self) -> dict[str, Any]:
         (answer,) = self.generation.answers
@@ -112,7 +133,7 @@ class _Writer:
         item: dict[str, Any] = {"id": self._item_id(block), "status": status}
         match block.kind:
             case "text":
-                content = [_text_part(block.text)]
+                content = [self._part(block)]
                 return {**item, "type": "message", "role": "assistant", "content": content}
             case "reasoning":
                 content = [{"type": "reasoning_text", "text": block.text}]
@@ -127,6 +148,17 @@ class _Writer:
                     "name": block.name,
                     "arguments": block.text,
                 }
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        if block.kind != "text":
+            return {"type": "reasoning_text", "text": block.text}
+        logprobs = list(self._logprobs.of(block))
+        return {
+            "type": "output_text",
+            "text": block.text,
+            "annotations": [],
+            "logprobs": logprobs,
+        }
 
     def _item_id(self, block: Block) -> str:
         number = self._base["id"].removeprefix("resp_")
@@ -143,7 +175,8 @@ class _Writer:
                     "reasoning": "response.reasoning_text.delta",
                     "call": "response.function_call_arguments.delta",
                 }[block.kind]
-                yield self._event(name, {**self._place(block), "delta": change.text})
+                told = {"logprobs": self._logprobs.last} if block.kind == "text" else {}
+                yield self._event(name, {**self._place(block), **told, "delta": change.text})
             case "close":
                 yield from self._close(block)
 
@@ -154,7 +187,7 @@ class _Writer:
         added = {"output_index": block.index, "item": item}
         yield self._event("response.output_item.added", added)
         if block.kind != "call":
-            part = {**self._place(block), "part": _part(block)}
+            part = {**self._place(block), "part": self._part(block)}
             yield self._event("response.content_part.added", part)
 
     def _close(self, block: Block) -> Iterator[bytes]:
@@ -163,9 +196,12 @@ class _Writer:
             done = {**place, "arguments": block.text, "name": block.name}
             yield self._event("response.function_call_arguments.done", done)
         else:
-            name = "output_text" if block.kind == "text" else "reasoning_text"
-            yield self._event(f"response.{name}.done", {**place, "text": block.text})
-            yield self._event("response.content_part.done", {**place, "part": _part(block)})
+            part = self._part(block)
+            told = {**place, "text": block.text}
+            if block.kind == "text":
+                told["logprobs"] = part["logprobs"]
+            yield self._event(f"response.{part['type']}.done", told)
+            yield self._event("response.content_part.done", {**place, "part": part})
         item = {"output_index": block.index, "item": self._item(block, "completed")}
         yield self._event("response.output_item.done", item)
 
@@ -173,8 +209,6 @@ class _Writer:
         place: dict[str, Any] = {"item_id": self._item_id(block), "output_index": block.index}
         if block.kind != "call":
             place["content_index"] = 0
-        if block.kind == "text":
-            place["logprobs"] = []
         return place
 
     def _event(self, name: str, fields: dict[str, Any]) -> bytes:
@@ -182,14 +216,42 @@ class _Writer:
         return named_event(name, {"type": name, "sequence_number": self._number, **fields})
 
 
-def _part(block: Block) -> dict[str, Any]:
-    if block.kind == "text":
-        return _text_part(block.text)
-    return {"type": "reasoning_text", "text": block.text}
+class _TextLogprobs:
+    """Log probabilities of the tokens of texts; those of reasoning and of calls are not told.
 
+    Attributes:
+        last: of the change that was given last.
+    """
 
-def _text_part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    def __init__(self, num_top: int) -> None:
+        self.last: list[dict[str, Any]] = []
+        self._num_top = num_top
+        self._waiting: list[PositionLogprobs] = []
+        self._by_block: dict[int, list[dict[str, Any]]] = {}
+
+    def wait(self, step: Step) -> None:
+        """Take those of a step; text that is held back holds them back too."""
+        self._waiting += step.new.logprobs or ()
+        if step.answer.num_reasoning_tokens == step.answer.num_tokens:
+            self._waiting = []
+
+    def is_waiting(self, block: Block) -> bool:
+        """Whether some wait that a text could take."""
+        return block.kind == "text" and bool(self._waiting)
+
+    def give(self, change: Change) -> Change:
+        """Give those that wait to a change, and return it."""
+        self.last = []
+        if change.action == "delta":
+            if change.block.kind == "text":
+                self.last = chat_logprobs(self._waiting, self._num_top)["content"]
+                self.of(change.block).extend(self.last)
+            self._waiting = []
+        return change
+
+    def of(self, block: Block) -> list[dict[str, Any]]:
+        """Return all of a text."""
+        return self._by_block.setdefault(block.index, [])
 
 
 def _base(
@@ -218,6 +280,7 @@ def _base(
         "text": given.get("text", {"format": {"type": "text"}}),
         "tool_choice": given.get("tool_choice", "auto"),
         "tools": given.get("tools", []),
+        "top_logprobs": asked.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",
         "usage": None,

@@ -6,6 +6,7 @@ from typing import Any
 from pyvt.server.errors import WireException, renamed, request_error
 from pyvt.server.fields import checked
 from pyvt.server.openai.responses_schema import (
+    LOGPROBS,
     FunctionChoice,
     InputItem,
     InputPart,
@@ -18,6 +19,8 @@ from pyvt.server.openai.schema import ChatRequest, SamplingFields
 NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
+    "response_format.json_schema.schema": "text.format.schema",
+    "response_format.schema": "text.format.schema",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
@@ -52,6 +55,8 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         "chat_template_kwargs": asked.chat_template_kwargs,
         "thinking_token_budget": asked.thinking_token_budget,
         "response_format": _format(asked),
+        "logprobs": LOGPROBS in (asked.include or ()) or asked.top_logprobs is not None or None,
+        "top_logprobs": asked.top_logprobs,
         "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
         **{name: getattr(asked, name) for name in SamplingFields.model_fields},
     }

@@ -1,14 +1,18 @@
 """Request models of OpenAI's responses API."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from pyvt.sampling_params import MAX_LOGPROBS
 from pyvt.server.fields import MAX_WARNINGS, RequestModel
 from pyvt.server.openai.schema import SamplingFields
+from pyvt.server.unsupported import Unsupported
 
-# Clients that keep no state ask for it always; reasoning is in the answer as it is.
-_NOTHING_TO_INCLUDE = frozenset({"reasoning.encrypted_content"})
+LOGPROBS = "message.output_text.logprobs"
+# Clients that keep no state ask for the second one always; reasoning is in the answer as it is.
+_INCLUDED = frozenset({LOGPROBS, "reasoning.encrypted_content"})
 
 
 class InputPart(RequestModel):
@@ -73,6 +77,12 @@ class ReasoningSettings(RequestModel):
 class ResponsesRequest(SamplingFields):
     """POST /v1/responses."""
 
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {
+        "prompt": Unsupported("send input and instructions; no templates are kept"),
+        "context_management": Unsupported("leave it out; a prompt is never shortened", ([],)),
+        "messages": Unsupported("send input"),
+    }
+
     model: str | None = None
     input: str | list[InputItem]
     instructions: str | None = None
@@ -89,6 +99,7 @@ class ResponsesRequest(SamplingFields):
     background: bool | None = None
     truncation: str | None = None
     include: list[str] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     stream_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking_token_budget: int | None = Field(default=None, ge=0)
@@ -96,7 +107,7 @@ class ResponsesRequest(SamplingFields):
     def warnings(self) -> list[str]:
         """Return a text for each field that had no effect, those included that OpenAI knows."""
         told = super().warnings()
-        kept = [name[:80] for name in self.include or () if name not in _NOTHING_TO_INCLUDE]
+        kept = [name[:80] for name in self.include or () if name not in _INCLUDED]
         told += [f"'include' has no {name!r} to give" for name in kept[:MAX_WARNINGS]]
         if self.text is not None and self.text.verbosity is not None:
             told.append("'text.verbosity' had no effect: the model has no such setting")

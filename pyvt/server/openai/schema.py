@@ -3,12 +3,14 @@
 Defaults are None everywhere: what the client leaves out is the model's own default.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
 from pyvt.server.fields import RequestModel
+from pyvt.server.unsupported import Unsupported
 
 
 def _range(low: float | None, high: float | None = None) -> Any:
@@ -74,6 +76,11 @@ class GenerationFields(SamplingFields):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     prompt_logprobs: int | None = _range(0, 20)
+
+
+ADDS_SPECIAL = {
+    "add_special_tokens": Unsupported("send token ids, which are taken as they are", (True,))
+}
 
 
 class Part(RequestModel):
@@ -155,6 +162,12 @@ class TemplateFields(RequestModel):
 class ChatRequest(GenerationFields, TemplateFields):
     """POST /v1/chat/completions."""
 
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {
+        "add_special_tokens": Unsupported("leave it out; the template has them", (False,)),
+        "echo": Unsupported("leave it out, or ask POST /v1/completions", (False,)),
+        "prompt": Unsupported("send messages"),
+    }
+
     max_completion_tokens: int | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -176,6 +189,8 @@ class ChatRequest(GenerationFields, TemplateFields):
 
 class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
+
+    unsupported: ClassVar[Mapping[str, Unsupported]] = ADDS_SPECIAL
 
     prompt: str | list[int] | list[str | list[int]]
     echo: bool | None = None

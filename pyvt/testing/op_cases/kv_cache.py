@@ -9,6 +9,8 @@ from pyvt.testing.op_cases.case import Inputs, MakeInputs, normal, rows
 from pyvt.testing.op_cases.rope import cos_sin_of
 
 SMALL = (5, 4, 2, 3)  # blocks, block size, KV heads, head size
+_FP8 = ml_dtypes.float8_e4m3fn
+_F32 = ("f32",)
 
 
 def _caches(
@@ -66,25 +68,28 @@ def _rotate(
     return make
 
 
-def _copy(pairs: list[tuple[int, int]]) -> MakeInputs:
+def _copy(pairs: list[tuple[int, int]], cache: Any = None) -> MakeInputs:
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         src_dst = np.array(pairs, np.int64).reshape(-1, 2)
-        return {**_caches(rng, dtype), "src_dst": src_dst}
+        return {**_caches(rng, np.dtype(cache or dtype)), "src_dst": src_dst}
 
     return make
 
 
-def _gather(ids: list[int], shape: tuple[int, ...] = SMALL) -> MakeInputs:
+def _gather(
+    ids: list[int], shape: tuple[int, ...] = SMALL, *, cache_dtype: Any = None
+) -> MakeInputs:
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
-        return {"cache": normal(rng, dtype, *shape), "block_ids": np.array(ids, np.int64)}
+        cache = normal(rng, np.dtype(cache_dtype or dtype), *shape)
+        return {"cache": cache, "block_ids": np.array(ids, np.int64)}
 
     return make
 
 
-def _scatter(ids: list[int]) -> MakeInputs:
+def _scatter(ids: list[int], *, cache_dtype: Any = None) -> MakeInputs:
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
-        blocks = normal(rng, dtype, len(ids), *SMALL[1:])
-        return {"blocks": blocks} | _gather(ids)(rng, dtype)
+        blocks = normal(rng, np.dtype(cache_dtype or dtype), len(ids), *SMALL[1:])
+        return {"blocks": blocks} | _gather(ids, cache_dtype=cache_dtype)(rng, dtype)
 
     return make
 
@@ -109,11 +114,11 @@ CASES = (
             "bf16_cache": _write([5, -1, 11], cache=ml_dtypes.bfloat16),
             "f16_cache": _write([5, -1, 11], cache=np.float16),
             "f16_saturates": _write([5, -1, 11], cache=np.float16, scale=6e4),
-            "fp8_cache": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn),
-            "fp8_saturates": _write([5, -1, 11], cache=ml_dtypes.float8_e4m3fn, scale=300.0),
+            "fp8_cache": _write([5, -1, 11], cache=_FP8),
+            "fp8_saturates": _write([5, -1, 11], cache=_FP8, scale=300.0),
         },
         "reshape_and_cache",
-        dtypes=("f32",),
+        dtypes=_F32,
         op_class="exact",
         mutates=("k_cache", "v_cache"),
         takes_out=False,
@@ -179,5 +184,30 @@ CASES = (
         op_class="exact",
         mutates=("cache",),
         takes_out=False,
+    ),
+    *rows(
+        {"fp8": _copy([(1, 4), (3, 2)], _FP8)},
+        "copy_blocks",
+        op_class="exact",
+        dtypes=_F32,
+        mutates=("k_cache", "v_cache"),
+        takes_out=False,
+        has_golden=False,
+    ),
+    *rows(
+        {"fp8": _gather([4, 0, 2], cache_dtype=_FP8)},
+        "gather_blocks",
+        op_class="exact",
+        dtypes=_F32,
+        has_golden=False,
+    ),
+    *rows(
+        {"fp8": _scatter([4, 0, 3], cache_dtype=_FP8)},
+        "scatter_blocks",
+        op_class="exact",
+        dtypes=_F32,
+        mutates=("cache",),
+        takes_out=False,
+        has_golden=False,
     ),
 )

@@ -147,6 +147,13 @@ CASES = (
         op_class="exact",
         dtypes=_F32,
     ),
+    *rows(
+        {f"{dtype.name}_rows": _embedding(dtype, [2, 6, 0]) for dtype in BLOCK_FORMATS},
+        "quant_embedding",
+        op_class="exact",
+        dtypes=_F32,
+        has_golden=False,
+    ),
     *rows({"other_dtypes": _embedding(_Q4_K, [1, 4])}, "quant_embedding", dtypes=("f64", *_HALVES)),
     *rows({"no_ids": _embedding(_Q4_K, [])}, "quant_embedding", dtypes=_F32, has_golden=False),
     *rows(

@@ -142,11 +142,13 @@ def test_hybrid_engine_gives_the_tokens_of_the_reference(
     assert tokens_of(engine, PROMPTS, temperature=temperature) == want
 
 
-@pytest.mark.parametrize("kv_dtype", ["bf16", "fp8_e4m3"])
-def test_hybrid_engine_with_narrow_keys(hybrid_path: str, kv_dtype: str) -> None:
-    want = tokens_of(engine_on(hybrid_path, "numpy", kv_dtype=kv_dtype), PROMPTS, temperature=0.0)
+@pytest.mark.parametrize("kv_cache_dtype", ["bf16", "fp8_e4m3"])
+def test_hybrid_engine_with_narrow_keys(hybrid_path: str, kv_cache_dtype: str) -> None:
+    want = tokens_of(
+        engine_on(hybrid_path, "numpy", kv_cache_dtype=kv_cache_dtype), PROMPTS, temperature=0.0
+    )
 
-    engine = engine_on(hybrid_path, NAME, kv_dtype=kv_dtype)
+    engine = engine_on(hybrid_path, NAME, kv_cache_dtype=kv_cache_dtype)
 
     assert tokens_of(engine, PROMPTS, temperature=0.0) == want
 

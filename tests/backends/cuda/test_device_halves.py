@@ -71,7 +71,7 @@ def test_hybrid_engine_in_bf16_with_its_own_head(tmp_path: Path) -> None:
     config = HYBRID_CONFIG | WIDE | LINEAR
     path = str(write_tiny_model(tmp_path / "m", config=config))
     prompts = ([5, 6, 7, 5, 6, 7], [8, 9, 10, 11] * 5)
-    settings = {"dtype": "bf16", "kv_dtype": "bf16"}
+    settings = {"dtype": "bf16", "kv_cache_dtype": "bf16"}
     want = tokens_of(engine_on(path, NAME, **settings), prompts, temperature=0.0)
 
     engine = engine_on(path, NAME, speculation="mtp", num_speculative_tokens=2, **settings)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.harness import HERMES, THINKING, Reply, Server
+from tests.server.harness import HERMES, PLAIN, THINKING, Reply, Server
 from tests.server.test_run import client_of
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -148,9 +148,50 @@ def test_openai_client_reads_responses(serve: Serve) -> None:
 
 
 def test_what_cannot_be_included_is_told_of(serve: Serve) -> None:
-    wanted = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    wanted = ["reasoning.encrypted_content", "file_search_call.results"]
 
     warnings = ask(serve(), include=wanted, text={"verbosity": "low"}).json()["warnings"]
 
     assert [w.split()[0] for w in warnings] == ["'include'", "'text.verbosity'"]
-    assert "message.output_text.logprobs" in warnings[0]
+    assert "file_search_call.results" in warnings[0]
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}])
+def test_logprobs_are_of_the_text_alone_and_the_same_in_a_stream(
+    serve: Serve, more: dict[str, Any]
+) -> None:
+    server = serve([FULL if more else "Paris."], template=THINKING if more else PLAIN)
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, **more}
+
+    whole = ask(server, **asked).json()
+    server.forget()
+    events = ask(server, stream=True, **asked).data()
+
+    (message,) = [item for item in whole["output"] if item["type"] == "message"]
+    entries = message["content"][0]["logprobs"]
+    text = "".join(entry["token"] for entry in entries)
+    assert ("So" if more else "Paris.") in text
+    assert "hm" not in text
+    assert "name" not in text
+    assert all(entry["logprob"] <= 0 and len(entry["top_logprobs"]) == 2 for entry in entries)
+    deltas = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
+    assert [entry for new in deltas for entry in new] == entries
+    (done,) = [e for e in events if e["type"] == "response.output_text.done"]
+    assert done["logprobs"] == entries
+    assert whole["top_logprobs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_top"),
+    [({}, None), ({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 3}, 3)],
+)
+def test_logprobs_are_told_where_asked_for(
+    serve: Serve, fields: dict[str, Any], num_top: int | None
+) -> None:
+    (item,) = ask(serve(), **fields).json()["output"]
+
+    entries = item["content"][0]["logprobs"]
+
+    assert {len(entry["top_logprobs"]) for entry in entries} == (
+        set() if num_top is None else {num_top}
+    )
