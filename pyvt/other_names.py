@@ -26,8 +26,7 @@ SETTINGS: Mapping[str, str] = {
     "n_threads": "it is threads here",
     "n_batch": "it is max_num_batched_tokens here",
     "n_gpu_layers": "a model runs on one backend as a whole: backend='cuda' or backend='cpu'",
-    "cache_type_k": "it is kv_dtype here, for keys and values",
-    "kv_cache_dtype": "it is kv_dtype here",
+    "cache_type_k": "it is kv_cache_dtype here, for keys and values",
     "max_seq_len": "it is max_model_len here",
 }
 SAMPLING: Mapping[str, str] = {
@@ -80,8 +79,8 @@ OPTIONS: Mapping[str, str] = {
     "--gpu-layers": "a model runs on one backend as a whole: --backend cuda or --backend cpu",
     "--batch-size": "it is --max-num-batched-tokens here",
     "--parallel": "it is --max-num-seqs here",
-    "--cache-type-k": "it is --kv-dtype here, for keys and values",
-    "--cache-type-v": "it is --kv-dtype here, for keys and values",
+    "--cache-type-k": "it is --kv-cache-dtype here, for keys and values",
+    "--cache-type-v": "it is --kv-cache-dtype here, for keys and values",
     "--flash-attn": "attention never needs prompt × prompt of memory; leave it out",
     "--mlock": "not supported; leave it out",
     "--no-mmap": "files are mapped and read once; leave it out",

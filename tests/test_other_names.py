@@ -46,8 +46,9 @@ def test_names_that_hints_give_exist() -> None:
     hints = (*other_names.SETTINGS.values(), *other_names.SAMPLING.values())
     for name in re.findall(r"it is (\w+) here", " ".join(hints)):
         if name not in SAMPLING_NAMES:
-            with pytest.raises(ConfigError, match=f"(?!.*unknown).*{name}"):
+            with pytest.raises(ConfigError) as caught:
                 engine_config("x", **{name: object()})
+            assert "is unknown" not in str(caught.value), name
     options = {
         opt for command in (generate, serve_command) for p in command.params for opt in p.opts
     }
