@@ -153,8 +153,15 @@ def read_done(source: Path, target: Path) -> tuple[frozenset[str], int]:
 
     Cuts a last line that is not whole.
 
-    Raises ConfigError where the target holds something else, or the answers to other requests.
+    Raises ConfigError where one of them is no file on disk, as both are read more than once, and
+    where the target holds something else, or the answers to other requests.
     """
+    for name, path in (("source", source), ("target", target)):
+        if path == Path("-") or (path.exists() and not path.is_file()):
+            raise ConfigError(
+                f"[batch] {name}: expected a file on disk, as it is read more than once, got "
+                f"{str(path)!r}; give the path of a file"
+            )
     if not target.exists():
         if not target.parent.is_dir():
             raise ConfigError(

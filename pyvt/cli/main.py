@@ -147,9 +147,11 @@ def main(args: Sequence[str] | None = None) -> int:
         code = EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
         return _end(code, as_options(str(error), flags), error)
     except OSError as error:
-        if error.filename is None or error.strerror is None:
+        if error.strerror is None:
             return _end(EXIT_FAILED, f"{type(error).__name__}: {error}", error)
-        return _end(EXIT_FAILED, f"[file] {str(error.filename)!r}: {error.strerror.lower()}", error)
+        # A write through an open file, such as stdout on a full disk, knows no name.
+        where = "[system]" if error.filename is None else f"[file] {str(error.filename)!r}:"
+        return _end(EXIT_FAILED, f"{where} {error.strerror.lower()}", error)
     except MemoryError as error:
         return _end(EXIT_FAILED, f"out of memory: {error or 'no more could be had'}", error)
     except Exception as error:

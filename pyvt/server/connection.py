@@ -4,6 +4,7 @@
 2. They must come within ``HEAD_S`` of the connection, or of their first byte: the connection ends.
 3. What is no HTTP is a 400 with the API's error, as everything that is refused. What the client
    still sends is read for ``LINGER_S``, else the system would throw the answer away with it.
+   Behind an answer that has begun there is no place for it: the connection ends.
 4. A client that has ended its side is mostly gone; one that only has nothing more to say looks the
    same. So answers that are there within ``HALF_CLOSED_S`` are sent, and then it has left.
 
@@ -13,7 +14,7 @@ Bodies have the bounds of ``body``.
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pyvt.errors import RequestError
 from pyvt.server.errors import body_of, wire_error
@@ -40,6 +41,8 @@ class Connection(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
+        # Requests that came on this connection and have no whole answer yet, the first one first.
+        self._unanswered: list[RequestResponseCycle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
@@ -51,6 +54,7 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         if self._end_timer is not None:
             self._end_timer.cancel()
+        self._give_up_requests()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
@@ -85,6 +89,8 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         self._is_in_head = False
         super().on_headers_complete()
+        waiting = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        self._unanswered = [*waiting, self.cycle]
 
     def on_message_complete(self) -> None:
         """Begin to wait for the head of the next request."""
@@ -97,6 +103,9 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing() or self._is_refused:
             return
         self._is_refused = True
+        if self._give_up_requests():
+            self.transport.close()
+            return
         error = wire_error(self._refusal)
         body = body_of(error.openai_object())
         head = (
@@ -110,6 +119,16 @@ class Connection(HttpToolsProtocol):
             self._end_timer = self.loop.call_later(LINGER_S, self.transport.close)
         else:  # TLS
             self.transport.close()
+
+    def _give_up_requests(self) -> bool:
+        """End all requests as if the client had left; return whether an answer had begun."""
+        waiting = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        for cycle in waiting:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered = []
+        self.pipeline.clear()
+        return any(cycle.response_started for cycle in waiting)
 
     def _refuse_head(self) -> None:
         self._refusal = RequestError(

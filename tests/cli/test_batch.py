@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -288,6 +289,25 @@ def test_batch_target_of_something_else_is_refused_and_left_as_it_is(
     assert result.code == 2
     assert message in result.err
     assert batch.target.read_text() == target
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_batch_pipe_is_refused_before_it_is_read(name: str, batch: Batch) -> None:
+    write(batch.source, [line("a")])
+    pipe = batch.source.with_name("pipe")
+    os.mkfifo(pipe)
+    setattr(batch, name, pipe)
+
+    result = batch()
+
+    assert result.code == 2
+    assert f"[batch] {name}: expected a file on disk" in result.err
+
+
+def test_batch_dash_is_no_name_of_a_target(batch: Batch) -> None:
+    batch.target = Path("-")
+    assert "got '-'" in batch([line("a")]).err
+    assert not Path("-").exists()
 
 
 def test_batch_empty_source_gives_an_empty_target(batch: Batch) -> None:

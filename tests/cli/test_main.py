@@ -66,6 +66,26 @@ def test_main_error_is_one_line_and_a_code(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (OSError(28, "No space left on device"), "[system] no space left on device"),
+        (OSError(28, "No space left on device", "a"), "[file] 'a': no space left on device"),
+    ],
+)
+def test_main_error_of_the_system_names_the_file_where_it_knows_one(
+    error: OSError,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("PYVT_LOG_LEVEL", raising=False)
+    _raising(monkeypatch, error)
+
+    assert cli_main.main(["fails"]) == 1
+    assert f"error: {shown}; " in capsys.readouterr().err
+
+
 def test_main_interrupt_is_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

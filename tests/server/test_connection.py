@@ -169,3 +169,66 @@ def test_client_that_sends_no_more_has_left_soon(serve: Serve) -> None:
     finally:
         gate.set()
     assert server.becomes_idle()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        post(BODY) + b"GARBAGE\r\n\r\n",
+    ],
+    ids=["body-of-a-get", "body-without-a-type", "behind-a-request"],
+)
+def test_request_whose_connection_is_refused_gets_no_second_answer(
+    serve: Serve, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    server: Server = serve(["x" * 350])
+    with on_loopback(server) as url, caplog.at_level(logging.WARNING, logger="pyvt"):
+        answer = talk(url, sent)
+        assert told(talk(url, post(BODY, b"Connection: close")))[0] == 200
+
+    assert told(answer)[0] == 400
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert caplog.records == []
+    assert server.becomes_idle()
+
+
+def test_bytes_behind_a_request_do_not_get_into_its_stream(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    server: Server = serve(["x" * 350], before_step=lambda _: time.sleep(0.01))
+    with on_loopback(server) as url, caplog.at_level(logging.WARNING, logger="pyvt"):
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+            sock.sendall(post(BODY[:-2] + b'99, "stream": true}'))
+            found = sock.recv(1 << 16)
+            sock.sendall(b"GARBAGE\r\n\r\n")
+            while part := sock.recv(1 << 16):
+                found += part
+
+    assert found.startswith(b"HTTP/1.1 200 ")
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert b"[DONE]" not in found
+    assert caplog.records == []
+    assert server.becomes_idle()
+
+
+def test_client_of_two_requests_that_leaves_ends_the_first(serve: Serve) -> None:
+    steps: list[object] = []
+
+    def slow_step(step: object) -> None:
+        steps.append(step)
+        time.sleep(0.05)
+
+    server: Server = serve(["x" * 350], before_step=slow_step)
+    with on_loopback(server) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+            sock.sendall(post(BODY[:-2] + b"99}") + GET + b"\r\n")
+            end_s = time.monotonic() + PATIENCE_S
+            while not steps and time.monotonic() < end_s:
+                time.sleep(0.002)
+        assert server.becomes_idle()
+
+    assert 0 < len(steps) < 99
