@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event
 from pyvt.server.answer.search import first_of, num_open
-from pyvt.server.tool_parsers.base import ToolSchemas
+from pyvt.server.tool_parsers.base import ContentWriter, ToolSchemas
 
 OPENINGS = ("<|python_start|>", "<|tool_call_start|>")
 CLOSINGS = ("<|python_end|>", "<|tool_call_end|>")
@@ -22,19 +22,17 @@ _KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)")
 _PAIRS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
-class PythonicParser:
+class PythonicParser(ContentWriter):
     """Decides at the start of the text, and behind each tag, whether there is a list of calls."""
 
     def __init__(self, tools: ToolSchemas) -> None:
+        super().__init__()
         self.tools = tools
         self.num_calls = 0
         self._buffer = ""
-        self._space = ""
-        self._is_after_call = False
         self._state = "start"
         self._keys: list[str] = []
         self._num_arguments = 0
-        self._events: list[Event] = []
         self._reset_value()
 
     def push(self, text: str) -> list[Event]:
@@ -42,8 +40,7 @@ class PythonicParser:
         self._buffer += text
         while self._advance():
             pass
-        taken, self._events = self._events, []
-        return taken
+        return self._take()
 
     def finish(self) -> list[Event]:
         """Return what was held back: the text has ended."""
@@ -52,8 +49,7 @@ class PythonicParser:
             if self._space:
                 self._events.append(Content(self._space))
         self._buffer = self._space = ""
-        taken, self._events = self._events, []
-        return taken
+        return self._take()
 
     def _advance(self) -> bool:
         match self._state:
@@ -79,19 +75,6 @@ class PythonicParser:
         if at >= 0:
             self._state = "start"
         return at >= 0
-
-    def _content(self, text: str) -> None:
-        """Give content out, but for space at its end and after a call."""
-        if self._is_after_call:
-            text = text.lstrip()
-        if not text:
-            return
-        self._is_after_call = False
-        text = self._space + text
-        body = text.rstrip()
-        self._space = text[len(body) :]
-        if body:
-            self._events.append(Content(body))
 
     def _start(self) -> bool:
         """Look for the list's first name; nothing is consumed before it is one of the tools."""
