@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/CMakeLists.txt)
 
-.PHONY: demo test test-all clients fixtures lint fmt docs native simde emu cuda asan tsan cross parity bench clean
+.PHONY: demo test test-all clients fixtures lint fmt docs native simde emu emu-all cuda asan tsan cross parity bench clean
 
 demo: $(VENV)/.core
 	$(BIN)/pyvt pull smollm2-135m
@@ -51,6 +51,10 @@ native: $(VENV)/bin/python
 # by nvcc, sanitizers, AArch64.
 simde emu asan tsan cross: $(VENV)/.dev
 	$(BIN)/python -m tests.native_builds $@
+
+# All tests of the device and whole engines on the emulator, as in make test-all.
+emu-all: $(VENV)/.dev
+	$(BIN)/python -m tests.native_builds emu --all
 
 # For sm_90; make cuda ARCHS=all for sm_80 and sm_120 too.
 cuda: $(VENV)/.dev

@@ -56,6 +56,8 @@ ENGINE_SELECTION = (
     "several_answers_from or abort_frees_the_state",
     "answer_is_valid and schema0-1.0",
 )
+# As in make test: an emulator is one thread, and its tests are long.
+TWO_PROCESSES = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
 
 
@@ -110,7 +112,7 @@ def _has_nvcc() -> bool:
 def _emulated_tests(folder: Path, is_all: bool) -> Sequence[str]:
     pytest = (sys.executable, "-m", "pytest", "-q", EMULATED_TESTS, *ENGINE_TESTS)
     if is_all:
-        return (*pytest, "-m", "not native")
+        return (*pytest, "-m", "not native", *TWO_PROCESSES)
     engines = " or ".join(f"({names})" for names in ENGINE_SELECTION)
     return (
         *pytest,

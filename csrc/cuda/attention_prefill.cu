@@ -11,7 +11,7 @@
 //           pairs, are 137 GFLOP, 174 us at 790 TFLOP/s; Qwen3.6's 16 heads of 256 the same.
 //           Without asynchronous copies about half of that rate is to be expected. Each tile of
 //           keys is read once for 64 rows: 34 operations a byte from L2 with a group of 8, twice
-//           that from fp8
+//           that from fp8. In bf16 q, k, v and the output are 101 MB, 23 us, beside them
 // launches  1
 // source    Dao 2023, arXiv:2307.08691; PTX ISA, mma.m16n8k16 and ldmatrix
 #include "cuda/device/attention_tiles.cuh"

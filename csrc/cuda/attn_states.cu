@@ -3,7 +3,9 @@
 // contract  the reference of pyvt/ops/attention.py; sums in f32, one rounding
 // layout    [T, N, D] and [T, N] of any stride; out may be one of the inputs, lse likewise
 // work      a warp per token and head
-// estimate  three rows of D read or written: bf16, 32 heads of 128, 64 tokens 1.6 MB, latency, 2 us
+// estimate  three rows of D read or written: bf16, 32 heads of 128, 64 tokens 1.6 MB, latency, 2
+// us;
+//           4 operations an element
 // launches  1
 // source    Ye et al. 2025, arXiv:2501.01005
 #include "cuda/device/attention.cuh"

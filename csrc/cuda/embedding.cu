@@ -3,7 +3,8 @@
 // contract  out[t] = weight[input_ids[t]], rounded once to the dtype of out
 // layout    rows of any stride; ids lie in the table, which the caller has checked
 // work      a block per token
-// estimate  bf16 row of H: 2·H bytes read, 4·H written in f32; latency in a decode step, 2 us
+// estimate  bf16 row of H: 2·H bytes read, 4·H written in f32; latency in a decode step, 2 us;
+//           1 operation an element
 // launches  1
 #include "cuda/device/index.cuh"
 #include "cuda/device/rows.cuh"

@@ -3,10 +3,10 @@
 // contract  the references of pyvt/ops/penalties.py; f64 where a parameter is
 // layout    logits [R, V] of any stride; out may be logits
 // work      a thread per token, or per pair of row and token; rows are copied first where out is
-//           not logits
-// estimate  8·V bytes a row for a copy or a mask, 13·V for penalties: 64 rows of 151,936 take 30 us
-//           at 4.3 TB/s; pairs are latency, 2 us
-// launches  1 each, 1 more for a copy; allowed ids 3
+//           not logits; penalties count the tokens of each row in memory of their own
+// estimate  8·V bytes a row for a copy or a mask, 16·V for penalties: 64 rows of 151,936 take 36 us
+//           at 4.3 TB/s; pairs are latency, 2 us; few operations beside the bytes
+// launches  1 each, 1 more for a copy; allowed ids 3; penalties 2 and a memset
 // source    Keskar et al. 2019, arXiv:1909.05858
 #include "cuda/device/logits.cuh"
 #include "cuda/ops.h"
@@ -79,18 +79,28 @@ __global__ void __launch_bounds__(kLogitThreads) mask_kernel(Logits out, Logits 
   }
 }
 
+// Of a token of a row: kSeen where it occurs at all, and how often it is in the output.
+constexpr unsigned kSeen = 1u << 31;
+
 struct Penalties {
-  Bits prompt;
-  const int32_t* counts;
-  int64_t counts_row_stride, counts_stride;
+  unsigned* counts;  // [R, V]
   PerRow repetition, presence, frequency;
 };
 
+__global__ void __launch_bounds__(kPairThreads)
+    count_kernel(unsigned* counts, int64_t vocab, Pairs pairs, const bool* is_output,
+                 int64_t stride) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= pairs.rows.size) return;
+  unsigned* count = &counts[pairs.rows[i] * vocab + pairs.tokens[i]];
+  atomicOr(count, kSeen);
+  if (is_output[i * stride]) atomicAdd(count, 1u);
+}
+
 template <typename T>
-PYVT_DEVICE float penalised(float value, int count, bool is_in_prompt, T repetition, T presence,
-                            T frequency) {
+PYVT_DEVICE float penalised(float value, int count, T repetition, T presence, T frequency) {
   T x = value;
-  if (repetition != 1 && (is_in_prompt || count > 0)) x = x > 0 ? x / repetition : x * repetition;
+  if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
   if (count > 0) x -= frequency * static_cast<T>(count) + presence;
   return static_cast<float>(x);
 }
@@ -104,10 +114,10 @@ __global__ void __launch_bounds__(kLogitThreads)
   const bool is_on = repetition != 1 || presence != 0 || frequency != 0;
   for (int64_t i = threadIdx.x; i < logits.vocab; i += blockDim.x) {
     const float value = logits.at(row, i);
-    const int count = p.counts[row * p.counts_row_stride + i * p.counts_stride];
+    const unsigned seen = p.counts[row * logits.vocab + i];
+    const int count = static_cast<int>(seen & ~kSeen);
     out.at(row, i) =
-        !is_on ? value
-               : penalised<T>(value, count, p.prompt.at(row, i), repetition, presence, frequency);
+        !is_on || seen == 0 ? value : penalised<T>(value, count, repetition, presence, frequency);
   }
 }
 
@@ -181,20 +191,23 @@ void apply_token_mask(Context& context, TensorView out, TensorView logits, Tenso
                  bits_of(op, "mask", mask, from));
 }
 
-void apply_penalties(Context& context, TensorView out, TensorView logits, TensorView prompt_mask,
-                     TensorView output_counts, TensorView repetition, TensorView presence,
-                     TensorView frequency) {
+void apply_penalties(Context& context, TensorView out, TensorView logits, TensorView row_ids,
+                     TensorView token_ids, TensorView is_output, TensorView repetition,
+                     TensorView presence, TensorView frequency) {
   const char* op = "apply_penalties";
   const Logits from = logits_of(op, "logits", logits), to = logits_like(op, "out", out, from);
+  const Pairs pairs = pairs_of(op, row_ids, token_ids);
   PYVT_CHECK(op,
-             output_counts.rank == 2 && output_counts.dtype == DType::kI32 &&
-                 output_counts.shape[0] == from.num_rows && output_counts.shape[1] == from.vocab,
-             "output_counts: expected i32 [R, V]");
-  const Penalties penalties{bits_of(op, "prompt_mask", prompt_mask, from),
-                            output_counts.as<int32_t>(),
-                            output_counts.stride[0],
-                            output_counts.stride[1],
-                            per_row(op, "repetition", repetition, from.num_rows),
+             is_output.rank == 1 && is_output.dtype == DType::kBool &&
+                 is_output.shape[0] == pairs.rows.size,
+             "is_output: expected bool [M]");
+  const size_t num_bytes = static_cast<size_t>(from.num_rows * from.vocab) * sizeof(unsigned);
+  const auto taken = context.take(num_bytes);
+  auto* counts = static_cast<unsigned*>(taken->data());
+  check(cudaMemsetAsync(counts, 0, num_bytes, context.stream()), op);
+  context.launch(op, &count_kernel, pair_grid(pairs), dim3(kPairThreads), 0, counts, from.vocab,
+                 pairs, static_cast<const bool*>(is_output.as<bool>()), is_output.stride[0]);
+  const Penalties penalties{counts, per_row(op, "repetition", repetition, from.num_rows),
                             per_row(op, "presence", presence, from.num_rows),
                             per_row(op, "frequency", frequency, from.num_rows)};
   const bool is_f64 =

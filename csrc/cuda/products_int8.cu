@@ -6,7 +6,8 @@
 // work      four warps, 16 rows each; codes of 128 columns decoded to shared memory, then for each
 //           group of 32 an mma for 16 × 8 outputs and its scales
 // estimate  2·M·N·K operations: 16 instructions of scaling for each mma of 8,192 bind first, at
-//           about 475 TOP/s on 132 SMs; 4096³ take 0.3 ms. The weight is read once for 64 rows
+//           about 475 TOP/s on 132 SMs; 4096³ take 0.3 ms. The weight is read once for 64
+//           rows, from L2; in Q4_K weight, codes and result are 60 MB, 14 us
 // launches  1
 // source    ggml mmq
 #include "cuda/device/blocks.cuh"

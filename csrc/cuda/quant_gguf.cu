@@ -4,7 +4,8 @@
 // layout    rows of blocks as in a file; x and out rows of any stride
 // work      products: products_few.cu up to 8 rows of x, four at a time, else tiles. Rows by id: a
 //           block per token, a thread per 32 columns
-// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB: rows by id are latency, 2 us
+// estimate  of products there; a row of H = 4096 in Q4_K has 2.3 kB: rows by id are latency, 2 us;
+//           about 4 operations an element
 // launches  1; more than one row with act=q8 2: x is quantised first
 // source    ggml ggml_mul_mat, ggml_get_rows
 #include "cuda/device/blocks.cuh"

@@ -4,7 +4,8 @@
 // layout    q [T, N, D], k [T, Nk, D] of any stride; the table [P, R] of any float
 // work      a block per token; a thread turns one pair at a time, so nobody reads what is written
 // estimate  bf16: 4·R·(N + Nk) bytes a token and one row of the table; 4096 tokens of 32 + 8 heads
-//           of 128 move 84 MB, 20 us at 4.3 TB/s; latency in a decode step, 2 us
+//           of 128 move 84 MB, 20 us at 4.3 TB/s; latency in a decode step, 2 us; 3
+//           operations an element
 // launches  1
 // source    Su et al. 2021, arXiv:2104.09864
 #include "cuda/device/attention.cuh"

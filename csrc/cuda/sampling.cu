@@ -5,7 +5,8 @@
 // layout    logits [R, V] of any stride; out may be logits
 // work      a block per row
 // estimate  4·V bytes a row, from L2 where lm_head has just written them; 64 rows of 151,936 take
-//           9 us at 4.3 TB/s. The draw: two logarithms in f64 for the few tokens that can win
+//           9 us at 4.3 TB/s. The draw: two logarithms in f64 for the few tokens that can win,
+//           some 10 operations for each of the others
 // launches  1 each
 // source    Gumbel 1954; Steele, Lea & Flood 2014
 #include "cuda/device/logits.cuh"

@@ -8,7 +8,8 @@
 //           top-p. Weights are exp(x − max) in fixed point of 44 bits, so their sums are whole
 //           numbers and do not depend on the order of threads
 // estimate  10 passes over 4·V bytes, from L2: 64 rows of 151,936 take about 60 us; one more of 300
-//           barriers, 30 us, where more tokens than are kept have the border's value
+//           barriers, 30 us, where more tokens than are kept have the border's value. About 4
+//           operations a logit and pass, 0.4 GFLOP, 7 us at the 60 TFLOP/s of f32
 // launches  1
 // source    Fan et al. 2018, arXiv:1805.04833; Holtzman et al. 2019, arXiv:1904.09751
 #include "cuda/device/logits.cuh"

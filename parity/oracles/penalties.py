@@ -48,9 +48,12 @@ def _apply_token_mask(a: Arrays) -> Arrays:
 
 
 def _apply_penalties(a: Arrays) -> Arrays:
-    out, counts = wide(a["logits"]), wide(a["output_counts"])
+    out, rows, tokens = wide(a["logits"]), wide(a["row_ids"]), wide(a["token_ids"])
+    counts = torch.zeros_like(out)
+    made = wide(a["is_output"])
+    counts.index_put_((rows[made], tokens[made]), torch.ones(()).double(), accumulate=True)
     for r, penalty in enumerate(a["repetition"].tolist()):
-        ids = torch.nonzero(wide(a["prompt_mask"])[r] | (counts[r] > 0))[:, 0][None]
+        ids = tokens[rows == r][None]
         out[r] = RepetitionPenaltyLogitsProcessor(penalty)(ids, out[r : r + 1])[0]
     out -= wide(a["frequency"])[:, None] * counts
     out -= wide(a["presence"])[:, None] * (counts > 0)

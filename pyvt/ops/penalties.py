@@ -9,7 +9,7 @@ import numpy as np
 
 from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, accum_dtype
-from pyvt.tensor.dtype import BOOL, F32, F64, I32, I64
+from pyvt.tensor.dtype import BOOL, F32, F64, I64
 
 APPLY_LOGIT_BIAS = declare("apply_logit_bias")
 APPLY_BANNED_IDS = declare("apply_banned_ids")
@@ -161,8 +161,9 @@ def _apply_token_mask(out: Array, logits: Array, mask: Array) -> None:
 
 def apply_penalties(
     logits: Array,
-    prompt_mask: Array,
-    output_counts: Array,
+    row_ids: Array,
+    token_ids: Array,
+    is_output: Array,
     repetition: Array,
     presence: Array,
     frequency: Array,
@@ -177,8 +178,10 @@ def apply_penalties(
 
     Args:
         logits: ``[R, V]`` f64|f32.
-        prompt_mask: ``[R, V]`` bool, True for tokens of the prompt.
-        output_counts: ``[R, V]`` i32, occurrences in the output so far.
+        row_ids: ``[M]`` i64.
+        token_ids: ``[M]`` i64. A token of a row's output is named as often as it occurs there, one
+            of its prompt at least once.
+        is_output: ``[M]`` bool, False for a token of the prompt.
         repetition: ``[R]`` f64|f32, more than 0; 1 is off.
         presence: ``[R]`` f64|f32; 0 is off.
         frequency: ``[R]`` f64|f32; 0 is off.
@@ -188,23 +191,24 @@ def apply_penalties(
         ``out``.
 
     Raises:
-        ShapeError: also where a penalty is not finite, or ``repetition`` is not more than 0.
+        ShapeError: also where a row or a token is outside the logits, a penalty is not finite, or
+            ``repetition`` is not more than 0.
         DTypeError.
 
     Source: Keskar et al. 2019, arXiv:1909.05858, section 4.1 (repetition); OpenAI API reference,
     "frequency and presence penalties"; the order is that of vLLM ``apply_penalties``.
     """
     check = Check("apply_penalties")
-    check.tensor("logits", logits, "R V", (F32, F64))
-    check.tensor("prompt_mask", prompt_mask, "R V", (BOOL,))
-    check.tensor("output_counts", output_counts, "R V", (I32,))
+    _check_pairs(check, logits, row_ids, token_ids)
+    check.tensor("is_output", is_output, "M", (BOOL,))
     check.tensor("repetition", repetition, "R", (F32, F64))
     check.every("repetition", repetition, lambda x: (x > 0) & np.isfinite(x), "more than 0")
     for name, values in (("presence", presence), ("frequency", frequency)):
         check.tensor(name, values, "R", (F32, F64))
         check.every(name, values, np.isfinite, "finite")
     out = check.output(out, logits.shape, logits.dtype)
-    APPLY_PENALTIES(out, logits, prompt_mask, output_counts, repetition, presence, frequency)
+    pairs, penalties = (row_ids, token_ids, is_output), (repetition, presence, frequency)
+    APPLY_PENALTIES(out, logits, *pairs, *penalties)
     return out
 
 
@@ -212,8 +216,9 @@ def apply_penalties(
 def _apply_penalties(
     out: Array,
     logits: Array,
-    prompt_mask: Array,
-    output_counts: Array,
+    row_ids: Array,
+    token_ids: Array,
+    is_output: Array,
     repetition: Array,
     presence: Array,
     frequency: Array,
@@ -224,13 +229,13 @@ def _apply_penalties(
     is_on = (repetition != 1) | (presence != 0) | (frequency != 0)
     for r in np.flatnonzero(is_on):
         row = logits[r].astype(accum)
-        counts = output_counts[r]
+        is_here = row_ids == r
         if repetition[r] != 1:
-            seen = np.flatnonzero(prompt_mask[r] | (counts > 0))
+            seen = np.unique(token_ids[is_here])
             x = row[seen]
             row[seen] = np.where(x > 0, x / repetition[r], x * repetition[r])
-        made = np.flatnonzero(counts > 0)
-        row[made] -= frequency[r] * counts[made].astype(accum) + presence[r]
+        made, counts = np.unique(token_ids[is_here & is_output], return_counts=True)
+        row[made] -= frequency[r] * counts.astype(accum) + presence[r]
         out[r] = row
 
 

@@ -191,12 +191,13 @@ class GrammarMatcher:
         search = ShortestText(self._bytes, grammar.vocabulary, grammar.marks, max_steps=most)
         found = search.find()
         path = None if found is None else grammar.vocabulary.to_tokens(found)
-        if path is None:
+        if found is None or path is None:
             self._near = None
             self._num_until_search = _RETRY
             return
         num_needed = len(path) + 1
-        is_over = not path and grammar.is_free_text
+        # A free text may be cut inside of a character too: what is left of it is no tag to close.
+        is_over = grammar.is_free_text and all(0x80 <= byte < 0xC0 for byte in found)
         is_near = num_left <= num_needed + self._room and not is_over
         self._near = path if is_near else None
         self._must_close = num_left <= num_needed + (self._least_room if path else 1)

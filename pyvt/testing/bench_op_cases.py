@@ -236,6 +236,16 @@ def _row_ops(num_rows: int) -> Iterator[BenchCase]:
         v_cache, slots = k_cache.copy(), np.arange(num_rows, dtype=np.int64)
         return lambda: ops.reshape_and_cache(k, v, k_cache, v_cache, slots)
 
+    def turn_and_write(rng: np.random.Generator) -> Call:
+        q, k, v = (normal(rng, n, HEAD_DIM) for n in (N_HEADS, N_KV_HEADS, N_KV_HEADS))
+        weight = np.ones(HEAD_DIM, np.float32)
+        table = ops.rope_cos_sin(1e6 ** -(np.arange(0, HEAD_DIM, 2) / HEAD_DIM), 512)
+        k_cache = np.zeros((cdiv(num_rows, 16), 16, N_KV_HEADS, HEAD_DIM), np.float32)
+        v_cache, at = k_cache.copy(), np.arange(num_rows, dtype=np.int64)
+        return lambda: ops.rotate_and_cache(
+            q, k, v, weight, weight, 1e-6, at, table, k_cache, v_cache, at
+        )
+
     heads = (N_HEADS + N_KV_HEADS) * HEAD_DIM
     for op, make, num_floats in (
         ("rms_norm", norm, 2 * HIDDEN),
@@ -244,5 +254,6 @@ def _row_ops(num_rows: int) -> Iterator[BenchCase]:
         ("quantize_q8_rows", quantise, HIDDEN + HIDDEN // 4),
         ("rotary_embedding", rope, 2 * heads),
         ("reshape_and_cache", write_kv, 4 * N_KV_HEADS * HEAD_DIM),
+        ("rotate_and_cache", turn_and_write, 2 * heads + 3 * N_KV_HEADS * HEAD_DIM),
     ):
         yield BenchCase(op=op, case=f"M={num_rows}", make=make, num_bytes=4 * num_rows * num_floats)

@@ -27,7 +27,7 @@ def sampler_cases(num_rows: int) -> Iterator[BenchCase]:
         "apply_temperature": (_temperature, 2 * row_bytes),
         "apply_min_p": (_min_p, 2 * row_bytes),
         "apply_top_k_top_p": (_top_k_top_p, 2 * row_bytes),
-        "apply_penalties": (_penalties, 2 * row_bytes + num_rows * VOCAB * 5),
+        "apply_penalties": (_penalties, 2 * row_bytes + num_rows * VOCAB * 8),
         "apply_token_mask": (_token_mask, 2 * row_bytes + num_rows * VOCAB),
         "apply_logit_bias": (_logit_bias, 2 * row_bytes),
         "apply_banned_ids": (_banned_ids, 2 * row_bytes),
@@ -87,10 +87,11 @@ def _top_k_top_p(rng: np.random.Generator, x: Array) -> Call:
 
 
 def _penalties(rng: np.random.Generator, x: Array) -> Call:
-    prompt_mask = rng.random((len(x), VOCAB)) < 0.01
-    output_counts = rng.poisson(0.01, (len(x), VOCAB)).astype(np.int32)
+    row_ids = np.repeat(np.arange(len(x)), VOCAB // 50)
+    token_ids = rng.integers(0, VOCAB, row_ids.size)
+    is_output = rng.random(row_ids.size) < 0.5
     by_row = [np.full(len(x), value) for value in (1.1, 0.1, 0.1)]
-    return lambda: ops.apply_penalties(x, prompt_mask, output_counts, *by_row)
+    return lambda: ops.apply_penalties(x, row_ids, token_ids, is_output, *by_row)
 
 
 def _token_mask(rng: np.random.Generator, x: Array) -> Call:

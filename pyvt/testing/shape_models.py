@@ -146,7 +146,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 768,
     },
-    # A quarter and a tenth of the layers of Qwen3.6-35B-A3B.
+    # Qwen3.6-35B-A3B, 21 GB in Q4_K_M, and a quarter and a tenth of its layers.
+    "qwen3.6-35b-a3b": {**_QWEN3_6, "num_hidden_layers": 40},
     "qwen3.6-35b-a3b-quarter": {**_QWEN3_6, "num_hidden_layers": 10},
     "qwen3.6-35b-a3b-tenth": {**_QWEN3_6, "num_hidden_layers": 4},
     # A hybrid of 75 million weights in its layers: small, but no cache holds them.

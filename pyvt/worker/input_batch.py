@@ -36,7 +36,7 @@ class RequestRow:
         row: index of its row in the arrays of ``InputBatch``.
         num_prompt_tokens: tokens before the first that was generated.
         ending_ids: i64 ids that ``min_tokens`` keeps from being generated.
-        prompt_mask, output_counts: ``[V]`` bool and i32, None for a request without penalties.
+        prompt_ids: i64, each token of the prompt once; None for a request without penalties.
         bias_ids, bias_values: i64 and f32, empty without ``logit_bias``.
         allowed_ids: i64, None where all are allowed.
         banned_ids: i64.
@@ -64,8 +64,7 @@ class RequestRow:
     num_drafts: int | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     pooled: Array | None = None
-    prompt_mask: Array | None = None
-    output_counts: Array | None = None
+    prompt_ids: Array | None = None
     has_processors: bool = field(init=False)
     takes_most_likely: bool = field(init=False)
 
@@ -260,11 +259,7 @@ class InputBatch:
         if params.prompt_pooling is not None and not new.output_token_ids:
             request.pooled = np.empty(0)
         if _has_penalties(params):
-            prompt, output = list(new.prompt_token_ids), list(new.output_token_ids)
-            request.prompt_mask = np.zeros(self.vocab_size, np.bool_)
-            request.prompt_mask[prompt] = True
-            request.output_counts = np.zeros(self.vocab_size, np.int32)
-            np.add.at(request.output_counts, output, 1)
+            request.prompt_ids = np.unique(_ids(new.prompt_token_ids))
         self._requests[new.request_id] = request
         tokens = (*new.prompt_token_ids, *new.output_token_ids)
         self.token_ids[row, : len(tokens)] = tokens
@@ -325,8 +320,6 @@ class InputBatch:
                 self.token_ids[row, start] = token_ids[0]
             else:
                 self.token_ids[row, start:end] = token_ids
-            if request.output_counts is not None:
-                np.add.at(request.output_counts, list(token_ids), 1)
             if request.matcher is not None:
                 request.matcher.advance(token_ids)
 

@@ -116,14 +116,19 @@ def _completing(wanted: LogitsRow, rows: InputBatch) -> Array:
 
 
 def _penalise(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> None:
-    found = [(i, w) for i, w in enumerate(wanted) if w.request.output_counts is not None]
+    found = [(i, w) for i, w in enumerate(wanted) if w.request.prompt_ids is not None]
     if not found:
         return
     where = np.array([i for i, _ in found], np.int64)
     row_ids = [w.request.row for _, w in found]
+    prompts = [w.request.prompt_ids for _, w in found if w.request.prompt_ids is not None]
+    outputs = [_output_ids(w, rows) for _, w in found]
+    sizes = [len(ids) for ids in (*prompts, *outputs)]
+    num_prompt = sum(map(len, prompts))
     parameters = (
-        np.stack([w.request.prompt_mask for _, w in found if w.request.prompt_mask is not None]),
-        np.stack([_counts(w) for _, w in found]),
+        np.repeat(np.tile(np.arange(len(found)), 2), sizes),
+        np.concatenate([*prompts, *outputs]),
+        np.arange(sum(sizes)) >= num_prompt,
         rows.repetition[row_ids],
         rows.presence[row_ids],
         rows.frequency[row_ids],
@@ -132,11 +137,8 @@ def _penalise(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> N
     put_rows(logits, where, ops.apply_penalties(take_rows(logits, where), *given))
 
 
-def _counts(wanted: LogitsRow) -> Array:
-    """Return how often each token was generated before this row, ``[V]`` i32."""
-    counts = wanted.request.output_counts
-    assert counts is not None, "only a request with penalties is counted"
-    if wanted.ahead:
-        counts = counts.copy()
-        np.add.at(counts, list(wanted.ahead), 1)
-    return counts
+def _output_ids(wanted: LogitsRow, rows: InputBatch) -> Array:
+    """Return the tokens generated before this row, drafts ahead of it included."""
+    request = wanted.request
+    made = rows.known_tokens(request)[request.num_prompt_tokens :]
+    return np.concatenate([made, np.array(wanted.ahead, np.int64)]) if wanted.ahead else made

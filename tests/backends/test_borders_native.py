@@ -138,13 +138,14 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "token_of_ban": ("apply_banned_ids", (_f(2, 5), _f(2, 5), _i(0), _i(5))),
     "token_of_permission": ("apply_allowed_ids", (_f(2, 5), _f(2, 5), _i(0), _i(-1))),
     "mask": ("apply_token_mask", (_f(2, 5), _f(2, 5), _f(2, 4, dtype=np.bool_))),
-    "counts": (
+    "token_of_output": (
         "apply_penalties",
         (
             _f(1, 5),
             _f(1, 5),
-            _f(1, 5, dtype=np.bool_),
-            _f(1, 4, dtype=np.int32),
+            _i(0),
+            _i(5),
+            _f(1, dtype=np.bool_),
             _f(1),
             _f(1),
             _f(1),

@@ -20,8 +20,9 @@ def penalties(**changes: Any) -> dict[str, Any]:
     """Return a call with one row: token 0 is new, 1 in the prompt, 2 and 3 in the output."""
     call = {
         "logits": np.array([[2.0, 2.0, 2.0, -2.0]], F32),
-        "prompt_mask": np.array([[False, True, False, True]]),
-        "output_counts": np.array([[0, 0, 3, 1]], np.int32),
+        "row_ids": ids(0, 0, 0, 0, 0, 0),
+        "token_ids": ids(2, 1, 3, 2, 3, 2),
+        "is_output": np.array([True, False, False, True, True, True]),
         "repetition": np.ones(1, F32),
         "presence": np.zeros(1, F32),
         "frequency": np.zeros(1, F32),
@@ -57,9 +58,26 @@ def test_apply_penalties_with_a_bad_penalty_is_refused(changes: dict[str, float]
         ops.apply_penalties(**penalties(**changes))
 
 
-def test_apply_penalties_with_other_counts_is_refused() -> None:
-    with pytest.raises(ShapeError, match=r"output_counts: expected V=4, got 5"):
-        ops.apply_penalties(**penalties() | {"output_counts": np.zeros((1, 5), np.int32)})
+def test_apply_penalties_counts_a_token_of_a_prompt_once() -> None:
+    """However often it is named."""
+    twice = {"row_ids": ids(0, 0), "token_ids": ids(1, 1), "is_output": np.zeros(2, np.bool_)}
+
+    got = ops.apply_penalties(**penalties(repetition=2.0, presence=1.0) | twice)
+
+    assert got.tolist() == [[2.0, 1.0, 2.0, -2.0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"token_ids": ids(2, 1, 4, 2, 3, 2)}, r"token_ids: expected values in \[0, 4\), got 4"),
+        ({"row_ids": ids(0, 0, 0, 1, 0, 0)}, r"row_ids: expected values in \[0, 1\), got 1"),
+        ({"is_output": np.zeros(5, np.bool_)}, r"is_output: expected M=6, got 5"),
+    ],
+)
+def test_apply_penalties_of_tokens_outside_is_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ShapeError, match=text):
+        ops.apply_penalties(**penalties() | changes)
 
 
 def test_apply_banned_ids_of_end_tokens_holds_back_the_end() -> None:

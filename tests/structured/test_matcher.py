@@ -149,17 +149,20 @@ def test_closing_is_a_choice_of_the_request() -> None:
     assert _longest(grammar, 40, is_closing=False) == [*b'"', *b" " * 39]
 
 
-def test_free_text_is_not_cut_short_for_a_tag_that_might_begin() -> None:
+@pytest.mark.parametrize("text", ["a", "<", "<tool", "é", "漢字", "a🦀"])
+@pytest.mark.parametrize("max_tokens", range(36, 41))
+def test_free_text_is_not_cut_short_for_a_tag_or_a_character(text: str, max_tokens: int) -> None:
     tag = {"begin": "<tool>", "schema": PERSON, "end": "</tool>"}
     grammar = compiled(structural_tag={"structures": [tag], "triggers": ["<tool>"]})
-    matcher = grammar.start((), max_tokens=40)
+    matcher = grammar.start((), max_tokens=max_tokens)
 
-    counts = []
-    for left in range(40, 0, -1):
-        counts.append(int(matcher.masks((), left)[0].sum()))
-        matcher.advance([ord("a")])
+    for i, byte in enumerate((text * 40).encode()[:max_tokens]):
+        allowed = matcher.masks((), max_tokens - i)[0]
+        assert allowed[byte]
+        assert allowed.sum() >= 16  # any byte that goes on with a character
+        matcher.advance([byte])
 
-    assert min(counts) > 150
+    assert not matcher.is_complete
 
 
 def test_tag_that_has_begun_is_closed_in_time() -> None:

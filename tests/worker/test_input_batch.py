@@ -1,6 +1,5 @@
 """Rows of requests."""
 
-import numpy as np
 import pytest
 
 from pyvt.messages import CachedRequestData, SchedulerOutput
@@ -50,17 +49,14 @@ def test_new_blocks_are_appended(rows: InputBatch) -> None:
     assert rows.num_computed_tokens[row] == 2
 
 
-def test_penalties_count_prompt_and_output_apart(rows: InputBatch) -> None:
-    rows.add(new_request("a", [1, 2, 2], output=[5, 5], presence_penalty=0.5))
-    request = rows["a"]
+def test_request_with_penalties_keeps_each_token_of_its_prompt_once(rows: InputBatch) -> None:
+    rows.add(new_request("a", [2, 1, 2], output=[5, 5], presence_penalty=0.5))
 
     rows.append_sampled({"a": (5,)})
 
-    assert request.prompt_mask is not None
-    assert request.output_counts is not None
-    assert np.flatnonzero(request.prompt_mask).tolist() == [1, 2]
-    assert request.output_counts[5] == 3
-    assert request.output_counts.sum() == 3
+    prompt_ids = rows["a"].prompt_ids
+    assert prompt_ids is not None
+    assert prompt_ids.tolist() == [1, 2]
 
 
 def test_tokens_of_a_step_are_appended_to_each_row(rows: InputBatch) -> None:
@@ -91,10 +87,10 @@ def test_group_of_a_step_follows_the_rows(rows: InputBatch) -> None:
     assert rows.group(["a"]).row_ids.tolist() == [rows["a"].row]
 
 
-def test_request_without_penalties_keeps_no_counts(rows: InputBatch) -> None:
+def test_request_without_penalties_keeps_no_ids(rows: InputBatch) -> None:
     rows.add(new_request("a", [1, 2]))
 
-    assert rows["a"].output_counts is None
+    assert rows["a"].prompt_ids is None
     assert not rows["a"].has_processors
 
 

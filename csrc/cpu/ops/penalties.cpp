@@ -24,6 +24,27 @@ Pairs pairs_of(const char* op, const TensorView& row_ids, const TensorView& toke
   return pairs;
 }
 
+constexpr int32_t kNotSeen = -1;
+
+// How often each token occurs in the output of each row, [R, V]: 0 where it is of the prompt alone.
+class Seen {
+ public:
+  Seen(const Pairs& pairs, const TensorView& is_output, const Rows& logits)
+      : counts_(static_cast<size_t>(logits.num_rows * logits.length), kNotSeen) {
+    const bool* of_output = static_cast<const bool*>(is_output.data);
+    for (int64_t m = 0; m < pairs.size(); ++m) {
+      int32_t& count =
+          counts_[static_cast<size_t>(pairs.row_ids[m] * logits.length + pairs.token_ids[m])];
+      if (count == kNotSeen) count = 0;
+      if (of_output[m * is_output.stride[0]]) ++count;
+    }
+  }
+  const int32_t* counts(int64_t at) const { return counts_.data() + at; }
+
+ private:
+  std::vector<int32_t> counts_;
+};
+
 struct Penalties {
   double repetition;
   double presence;
@@ -34,13 +55,12 @@ struct Penalties {
 
 // A is the dtype that all is computed in: f64 where a parameter is.
 template <typename A>
-void penalise(float* row, const bool* in_prompt, const int32_t* counts, int64_t n,
-              const Penalties& penalties) {
+void penalise(float* row, const int32_t* counts, int64_t n, const Penalties& penalties) {
   const A repetition = static_cast<A>(penalties.repetition);
   const A presence = static_cast<A>(penalties.presence);
   const A frequency = static_cast<A>(penalties.frequency);
   for (int64_t i = 0; i < n; ++i) {
-    if (!in_prompt[i] && counts[i] <= 0) continue;
+    if (counts[i] == kNotSeen) continue;
     A x = row[i];
     if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
     if (counts[i] > 0) x -= frequency * static_cast<A>(counts[i]) + presence;
@@ -105,32 +125,28 @@ void apply_token_mask(TensorView out, TensorView logits, TensorView mask) {
   });
 }
 
-void apply_penalties(TensorView out, TensorView logits, TensorView prompt_mask,
-                     TensorView output_counts, TensorView repetition, TensorView presence,
+void apply_penalties(TensorView out, TensorView logits, TensorView row_ids, TensorView token_ids,
+                     TensorView is_output, TensorView repetition, TensorView presence,
                      TensorView frequency) {
   const char* op = "apply_penalties";
   const Rows from = logit_rows(op, "logits", logits);
-  const Rows in_prompt = rows_of(op, "prompt_mask", prompt_mask);
-  const Rows counts = rows_of(op, "output_counts", output_counts);
-  PYVT_CHECK(op,
-             prompt_mask.rank == 2 && prompt_mask.dtype == DType::kBool &&
-                 in_prompt.num_rows == from.num_rows && in_prompt.length == from.length,
-             "prompt_mask: expected dims [R, V] of bool");
-  PYVT_CHECK(op,
-             output_counts.rank == 2 && output_counts.dtype == DType::kI32 &&
-                 counts.num_rows == from.num_rows && counts.length == from.length,
-             "output_counts: expected dims [R, V] of i32");
+  const Pairs pairs = pairs_of(op, row_ids, token_ids, from);
+  PYVT_CHECK(
+      op,
+      is_output.rank == 1 && is_output.dtype == DType::kBool && is_output.shape[0] == pairs.size(),
+      "is_output: expected dims [M] of bool");
   const Parameter repetitions = parameter_of(op, "repetition", repetition, from.num_rows);
   const Parameter presences = parameter_of(op, "presence", presence, from.num_rows);
   const Parameter frequencies = parameter_of(op, "frequency", frequency, from.num_rows);
   const bool is_wide = repetitions.is_wide || presences.is_wide || frequencies.is_wide;
   const Rows to = copied_rows(op, out, from);
+  const Seen seen(pairs, is_output, from);
   for_each_row_piece(to.num_rows, to.length, [&](int64_t row, int64_t, int64_t first, int64_t n) {
     const Penalties penalties = {repetitions[row], presences[row], frequencies[row]};
     if (!penalties.is_on()) return;
     const auto kernel = is_wide ? &penalise<double> : &penalise<float>;
-    kernel(f32_row(to, row) + first, static_cast<const bool*>(in_prompt.row(row)) + first,
-           static_cast<const int32_t*>(counts.row(row)) + first, n, penalties);
+    const int64_t at = row * to.length + first;
+    kernel(f32_row(to, row) + first, seen.counts(at), n, penalties);
   });
 }
 

@@ -130,6 +130,13 @@ T atomicMax(T* at, T value) {
 }
 
 template <typename T>
+T atomicOr(T* at, T value) {
+  const T before = *at;
+  *at = before | value;
+  return before;
+}
+
+template <typename T>
 T atomicMin(T* at, T value) {
   const T before = *at;
   if (value < before) *at = value;

@@ -62,11 +62,13 @@ static inline uint16_t f32_to_f16(float value) {
 // compilers take vectors.
 static inline float e4m3_to_f32(uint32_t code) {
   const uint32_t magnitude = code & 127;
-  const bool is_subnormal = magnitude < 8;
+  // Masks by sign bits: of a comparison compilers make a branch.
+  const uint32_t of_subnormal = static_cast<uint32_t>(static_cast<int32_t>(magnitude - 8) >> 31);
+  const uint32_t of_nan = static_cast<uint32_t>(static_cast<int32_t>(126 - magnitude) >> 31);
   // A subnormal one is read with an exponent, whose one is subtracted.
-  const float read = bits_to_f32((magnitude << 20) + ((is_subnormal ? 121u : 120u) << 23));
-  const uint32_t bits = f32_to_bits(read - (is_subnormal ? 0x1p-6f : 0.0f));
-  return bits_to_f32((magnitude == 127 ? 0x7fc00000u : bits) | (code & 128) << 24);
+  const float read = bits_to_f32((magnitude << 20) + (120u << 23) + (of_subnormal & 1u << 23));
+  const uint32_t bits = f32_to_bits(read - bits_to_f32(of_subnormal & 0x3c800000u));
+  return bits_to_f32((of_nan & 0x7fc00000u) | (bits & ~of_nan) | (code & 128) << 24);
 }
 
 // What is beyond ±448, infinities too, becomes that; a NaN keeps its sign.
@@ -76,7 +78,6 @@ static inline uint8_t f32_to_e4m3(float value) {
   const uint32_t normal = (capped + 0x7ffff + ((capped >> 20) & 1) - 0x3c000000u) >> 20;
   // Adding 2^14 moves the multiples of 2^-9 to the end of the mantissa, rounded.
   const uint32_t subnormal = f32_to_bits(bits_to_f32(capped) + 0x1p14f) - 0x46800000u;
-  // Masks by sign bits: of a comparison compilers make a branch.
   const uint32_t of_subnormal =
       static_cast<uint32_t>(static_cast<int32_t>(capped - 0x3c800000u) >> 31);
   const uint32_t of_nan = ((0x7f800000u - magnitude) >> 31) * 0x7f;

@@ -184,9 +184,9 @@
     (pyvt_out out, pyvt_in logits, pyvt_in mask), \
     (out, logits, mask)) \
   X(apply_penalties, "f32 f64", \
-    (pyvt_out out, pyvt_in logits, pyvt_in prompt_mask, pyvt_in output_counts, \
+    (pyvt_out out, pyvt_in logits, pyvt_in row_ids, pyvt_in token_ids, pyvt_in is_output, \
      pyvt_in repetition, pyvt_in presence, pyvt_in frequency), \
-    (out, logits, prompt_mask, output_counts, repetition, presence, frequency))
+    (out, logits, row_ids, token_ids, is_output, repetition, presence, frequency))
 // clang-format on
 
 #endif

@@ -153,6 +153,15 @@ CASES = (
         has_golden=False,
     ),
     *rows(
+        {"fp8_cache": _rotate([5, -1, 11], (4, 2, 6), 6, cache=_FP8)},
+        "rotate_and_cache",
+        dtypes=_F32,
+        op_class="rope",
+        mutates=("q", "k", "k_cache", "v_cache"),
+        takes_out=False,
+        has_golden=False,
+    ),
+    *rows(
         {"f16_cache": _rotate([5, -1, 11], (4, 2, 6), 6, cache=np.float16)},
         "rotate_and_cache",
         dtypes=("bf16",),

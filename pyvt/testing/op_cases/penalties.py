@@ -43,6 +43,24 @@ def _mask(num_rows: int, vocab_size: int, share: float) -> MakeInputs:
     return make
 
 
+def _occurrences(
+    rng: np.random.Generator,
+    in_prompt: np.ndarray[Any, Any],
+    counts: np.ndarray[Any, Any],
+) -> Inputs:
+    """Name tokens of prompts and outputs in any order."""
+    prompt_rows, prompt_ids = np.nonzero(in_prompt)
+    output_rows, output_ids = (
+        np.repeat(ids, counts.ravel()) for ids in np.indices(counts.shape).reshape(2, -1)
+    )
+    order = rng.permutation(len(prompt_ids) + len(output_ids))
+    return {
+        "row_ids": np.concatenate([prompt_rows, output_rows]).astype(np.int64)[order],
+        "token_ids": np.concatenate([prompt_ids, output_ids]).astype(np.int64)[order],
+        "is_output": (np.arange(len(order)) >= len(prompt_ids))[order],
+    }
+
+
 def _penalties(
     num_rows: int,
     vocab_size: int,
@@ -52,15 +70,14 @@ def _penalties(
 ) -> MakeInputs:
     def make(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
         shape = (num_rows, vocab_size)
-        counts = rng.poisson(0.4, shape).astype(np.int32)
+        counts = rng.poisson(0.4, shape)
         logits = normal(rng, dtype, *shape, scale=LOGIT_SCALE)
         logits[:, 2::11] = -np.inf
         logits[:, 3::11] = 0.0
         columns = {"repetition": repetition, "presence": presence, "frequency": frequency}
         return {
             "logits": logits,
-            "prompt_mask": rng.random(shape) < 0.3,
-            "output_counts": counts,
+            **_occurrences(rng, rng.random(shape) < 0.3, counts),
         } | {name: np.resize(x, num_rows).astype(dtype) for name, x in columns.items()}
 
     return make
