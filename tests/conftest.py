@@ -11,6 +11,11 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import settings
+
+# A busy machine takes long for an example now and then.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 REPO = Path(__file__).resolve().parent.parent
 

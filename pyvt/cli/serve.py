@@ -1,5 +1,6 @@
 """``pyvt serve``: a model behind OpenAI's API."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -101,10 +102,11 @@ def _tell(state: ServerState, model: str, url: str) -> None:
     say(f"model      {model} as {state.names[0]!r}, {device.backend} {device.dtype}")
     say(f"detected   tool calls: {tools}; reasoning: {reasoning}")
     say(f"url        {url}")
-    if state.config.uds is None:
-        key = " -H 'Authorization: Bearer KEY'" if state.config.api_key else ""
-        body = '{"messages":[{"role":"user","content":"Hello"}]}'
-        say(
-            f"try        curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' "
-            f"-d '{body}'"
-        )
+    uds = state.config.uds
+    base = url if uds is None else f"--unix-socket {shlex.quote(uds)} http://localhost"
+    key = " -H 'Authorization: Bearer KEY'" if state.config.api_key else ""
+    body = '{"messages":[{"role":"user","content":"Hello"}]}'
+    say(
+        f"try        curl {base}/v1/chat/completions{key} -H 'Content-Type: application/json' "
+        f"-d '{body}'"
+    )

@@ -386,7 +386,7 @@ class OutputProcessor:
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
             outputs=completions,
-            prompt_logprobs=self._prompt_positions(group) if group.prompt_logprobs else None,
+            prompt_logprobs=self._prompt_positions(group),
             embedding=embedding,
             finished=not group.open_ids,
             metrics=group.metrics,

@@ -1,7 +1,7 @@
 """A chat on its way into the engine, for every route that has one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
@@ -90,11 +90,12 @@ def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
         max_tokens=max_tokens,
         logprobs=_num_top(chat),
         skip_special_tokens=False if keeps_special else None,
-        # With reasoning the parser looks for them, in the content alone.
-        stop=() if found.form.tags is not None else None,
         structured_outputs=chat_form(chat, found.form, processor),
         reasoning_budget=_budget(chat, found.form),
     )
+    if found.form.tags is not None:
+        # The parser looks for them, in the content alone.
+        params = replace(params, stop=())
     return PreparedChat(found.prompt, params, found.form)
 
 

@@ -113,9 +113,16 @@ def _start(
 
 
 def _tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    if not request.tools or getattr(request, "tool_choice", None) == "none":
-        return None
     chosen = getattr(request, "tool_choice", None)
+    if not request.tools and (chosen == "required" or isinstance(chosen, NamedTool)):
+        raise request_error(
+            "[request] tool_choice: expected 'auto' or 'none' without tools; send the tools of "
+            "which one must be called",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    if not request.tools or chosen == "none":
+        return None
     if isinstance(chosen, NamedTool):
         names = [tool.function.name for tool in request.tools]
         if chosen.function.name not in names:

@@ -86,7 +86,8 @@ _BY_CODE: Mapping[str, tuple[int, str, Mapping[str, str]]] = {
     "queue_full": (429, "rate_limit_error", {"retry-after": "1"}),
     "loading": (503, "service_unavailable", {"retry-after": "5"}),
     "draining": (503, "service_unavailable", {"retry-after": "5"}),
-    "aborted": (503, "service_unavailable", {}),
+    # An SDK that repeats it would undo the abort.
+    "aborted": (503, "service_unavailable", {"x-should-retry": "false"}),
     "deadline_exceeded": (504, "timeout_error", {"x-should-retry": "false"}),
 }
 

@@ -6,6 +6,7 @@
 4. Where the prompt has opened the reasoning, the form begins after its end.
 """
 
+import json
 from dataclasses import replace
 
 from pyvt.engine.input_processor import InputProcessor
@@ -14,6 +15,7 @@ from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
 from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
+from pyvt.structured.grammar import schema_options
 
 
 def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
@@ -76,9 +78,13 @@ def _with_calls(rules: str, content: StructuredOutputsParams | None) -> Structur
         return StructuredOutputsParams(grammar=f"start: calls\n{rules}")
     if content.json is None and not content.json_object:
         raise _refused("structured_outputs", "a JSON schema beside tools, or tool_choice='none'")
-    schema = content.json if isinstance(content.json, str) else '{"type": "object"}'
+    schema = json.loads(content.json) if isinstance(content.json, str) else {"type": "object"}
+    if isinstance(schema, dict):
+        given_up = {} if content.strict else {"coerce_one_of": True, "lenient": True}
+        schema = {**schema, "x-guidance": schema_options(content, given_up)}
+    text = json.dumps(schema, ensure_ascii=False)
     return StructuredOutputsParams(
-        grammar=f"start: calls | content\n{rules}\ncontent: %json {schema}"
+        grammar=f"start: calls | content\n{rules}\ncontent: %json {text}"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyvt.server.text_terminal import text_terminal
 from pyvt.server.tool_parsers import mistral, pythonic, qwen_xml
 from pyvt.structured.grammar import WHITESPACE
 from pyvt.structured.vocabulary import special_name
@@ -200,40 +201,62 @@ def _with_definitions(kind: Any, schema: Schema) -> Schema:
 
 
 def _qwen_xml(tools: Sequence[Mapping[str, Any]], marks: Marks, is_single: bool) -> str:
+    values = _Values()
     rules = _rules(
         tools,
-        _function,
+        lambda tool: _function(tool, values),
         around_call=(_text("<tool_call>\n"), _text("</tool_call>")),
         between=_text("\n"),
         is_single=is_single,
     )
-    value = 'text_value[lazy]: TEXT_VALUE "\\n</parameter>\\n"'
-    return f"{rules}\n{value}\nTEXT_VALUE: /(.|\\n)*/"
+    return "\n".join([rules, *values.lines()])
 
 
-def _function(tool: Mapping[str, Any]) -> str:
+class _Values:
+    """Texts of parameters as they are written: a rule for each kind, ended by the closing tag."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def rule_of(self, kind: Mapping[str, Any], where: str, *, is_strict: bool) -> str:
+        """Return the name of the rule of a string's schema, ``where`` for errors."""
+        terminal = text_terminal(kind, where, is_strict=is_strict)
+        return f"text_{self._numbers.setdefault(terminal, len(self._numbers))}"
+
+    def lines(self) -> list[str]:
+        """Return the rules in Lark."""
+        lines = []
+        for terminal, number in self._numbers.items():
+            end = _text(TEXT_ENDS["qwen_xml"][0])
+            lines += [f"text_{number}[lazy]: TEXT_{number} {end}", f"TEXT_{number}: {terminal}"]
+        return lines
+
+
+def _function(tool: Mapping[str, Any], values: _Values) -> str:
     """Return the rule of a function whose parameters come in the order of the schema."""
     schema = _parameters(tool)
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
+    is_strict = bool(tool.get("strict"))
     parts = [_text(f"<function={tool['name']}>\n")]
     for name, kind in properties.items():
-        value = _value(kind, schema, is_strict=bool(tool.get("strict")))
+        if isinstance(kind, Mapping) and qwen_xml.types_of(kind) == {"string"}:
+            value = _words(kind) or values.rule_of(kind, name, is_strict=is_strict)
+        else:
+            rule = _json(_with_definitions(kind, schema), is_strict=is_strict)
+            value = f"{rule} {_text(TEXT_ENDS['qwen_xml'][0])}"
         head = _text(f"<parameter={name}>\n")
         parts.append(f"({head} {value})" + ("" if name in required else "?"))
     return " ".join([*parts, _text("</function>\n")])
 
 
-def _value(kind: Any, schema: Schema, *, is_strict: bool) -> str:
-    """Return the rule of a parameter's value: text as it is, anything else as JSON."""
-    end = _text("\n</parameter>\n")
-    is_text = isinstance(kind, Mapping) and qwen_xml.types_of(kind) == {"string"}
-    if is_text and isinstance(kind.get("enum"), list):
-        words = " | ".join(_text(str(word)) for word in kind["enum"])
-        return f"({words}) {end}"
-    if is_text:
-        return "text_value"
-    return f"{_json(_with_definitions(kind, schema), is_strict=is_strict)} {end}"
+def _words(kind: Mapping[str, Any]) -> str:
+    """Return the rule of a string that is one of some words; empty where it is not."""
+    words = [kind["const"]] if "const" in kind else kind.get("enum")
+    if not isinstance(words, list):
+        return ""
+    choices = " | ".join(_text(str(word)) for word in words)
+    return f"({choices}) {_text(TEXT_ENDS['qwen_xml'][0])}"
 
 
 # By the name of the dialect.

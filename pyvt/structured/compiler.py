@@ -144,6 +144,8 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
             matcher = _matcher(vocabulary.tokens, grammar)
             if not matcher.is_error():
                 break
+    if grammar.schema is None or not params.strict:
+        # Schemas inside of a grammar tell themselves whether they are strict.
         warnings = tuple(matcher.get_grammar_warnings())
     if matcher.is_error():
         raise _refusal(params, grammar, matcher.get_error())

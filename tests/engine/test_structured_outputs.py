@@ -205,6 +205,12 @@ def test_stream_gives_prompt_logprobs_once(llm: LLM) -> None:
     assert [len(o.prompt_logprobs) for o in outputs if o.prompt_logprobs is not None] == [2]
 
 
+def test_prompt_of_one_token_has_an_entry_too(llm: LLM) -> None:
+    (output,) = llm.generate("a", SamplingParams(max_tokens=1, prompt_logprobs=1))
+
+    assert output.prompt_logprobs == (None,)
+
+
 def test_answers_of_one_request_each_satisfy_the_grammar(llm: LLM) -> None:
     structure = StructuredOutputsParams(json=PERSON)
     params = SamplingParams(max_tokens=60, seed=3, n=4, structured_outputs=structure)

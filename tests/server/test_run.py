@@ -362,3 +362,16 @@ def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
     asyncio.run(asyncio.sleep(1.0))
 
     assert time.process_time() - before_s < 0.5
+
+
+def test_the_printed_curl_reaches_a_unix_socket(tiny_model: Path, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    server = Process(tiny_model, "--uds", str(tmp_path / "a socket"))
+    command = server.lines[-1].removeprefix("try").strip()
+
+    done = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, timeout=PATIENCE_S)
+
+    assert json.loads(done.stdout)["choices"][0]["finish_reason"] in ("stop", "length")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0

@@ -51,8 +51,10 @@ RICH = {
         "kind": {"enum": ["a", "b"]},
         "must": {"type": "integer", "minimum": 0, "maximum": 9},
         "list": {"type": "array", "items": {"$ref": "#/$defs/bit"}, "maxItems": 2},
+        "note": {"type": "string", "minLength": 1, "maxLength": 3},
+        "code": {"type": "string", "pattern": "^[A-C]{2}"},
     },
-    "required": ["must"],
+    "required": ["must", "note", "code"],
     "additionalProperties": False,
     "$defs": {"bit": {"enum": [0, 1]}},
 }
@@ -219,7 +221,38 @@ def test_streamed_tool_calls_are_several(llm: AsyncLLM) -> None:
     assert reply.json()["usage"]["completion_tokens"] >= len(call)
 
 
+@pytest.mark.parametrize("dialect", ["hermes", "qwen_xml"])
+def test_keywords_that_a_call_does_not_honour_are_told(llm: AsyncLLM, dialect: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    tool = {"type": "function", "function": {"name": "r", "parameters": schema}}
+
+    told = Tiny(llm, dialect).chat(tools=[tool], tool_choice="required", max_tokens=120)
+    tool["function"]["strict"] = True  # type: ignore[index]
+    refused = Tiny(llm, dialect).chat(tools=[tool], tool_choice="required", max_tokens=120)
+
+    assert told.status == 200, told.text
+    assert any('"not"' in text for text in told.json()["warnings"])
+    assert refused.status == 400
+    assert refused.json()["error"]["param"] == "tools"
+
+
+def test_schema_beside_tools_is_as_strict_as_without(llm: AsyncLLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
+    form = {"name": "s", "schema": schema, "strict": False}
+    asked = {"response_format": {"type": "json_schema", "json_schema": form}, "tools": TOOLS}
+
+    told = Tiny(llm, "hermes").chat(**asked)
+    form["strict"] = True
+    refused = Tiny(llm, "hermes").chat(**asked)
+
+    assert told.status == 200, told.text
+    assert any('"not"' in text for text in told.json()["warnings"])
+    assert refused.status == 400
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "call_without_tools": ("hermes", {"tool_choice": "required"}, "tool_choice"),
+    "named_call_without_tools": ("hermes", {"tool_choice": NAMED, "tools": []}, "tool_choice"),
     "unknown_type": ("plain", {"response_format": {"type": "xml"}}, "response_format"),
     "no_schema": ("plain", {"response_format": {"type": "json_schema"}}, "response_format"),
     "both": (

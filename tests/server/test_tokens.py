@@ -140,6 +140,7 @@ def test_abort_ends_every_prompt_of_an_answer(serve: Serve) -> None:
 
     assert aborted.json()["aborted"] is True
     assert (reply.status, reply.json()["error"]["code"]) == (503, "aborted")
+    assert reply.headers["x-should-retry"] == "false"
     assert server.becomes_idle()
 
 

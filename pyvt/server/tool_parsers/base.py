@@ -33,7 +33,35 @@ class ToolParser(Protocol):
         ...
 
 
-class TriggeredParser(ABC):
+class ContentWriter:
+    """Gives content out, without the space that belongs to neither content nor calls."""
+
+    def __init__(self) -> None:
+        self._space = ""
+        self._is_after_call = False
+        self._events: list[Event] = []
+
+    def _take(self) -> list[Event]:
+        taken, self._events = self._events, []
+        return taken
+
+    def _content(self, text: str) -> None:
+        """Give content out, but for space at its end and after a call."""
+        if not text:
+            return
+        if self._is_after_call:
+            text = text.lstrip()
+            if not text:
+                return
+            self._is_after_call = False
+        text = self._space + text
+        body = text.rstrip()
+        self._space = text[len(body) :]
+        if body:
+            self._events.append(Content(body))
+
+
+class TriggeredParser(ContentWriter, ABC):
     """Content until one of ``triggers`` occurs, then whatever the dialect has in ``_inside``.
 
     A dialect consumes ``_buffer``. It leaves a call by ``_leave`` or, where nothing was told of it
@@ -43,13 +71,11 @@ class TriggeredParser(ABC):
     triggers: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, tools: ToolSchemas) -> None:
+        super().__init__()
         self.tools = tools
         self.num_calls = 0
         self._buffer = ""
-        self._space = ""
-        self._is_after_call = False
         self._is_inside = False
-        self._events: list[Event] = []
 
     def push(self, text: str) -> list[Event]:
         """Add text; return what is certain now."""
@@ -80,10 +106,6 @@ class TriggeredParser(ABC):
     def _cut(self) -> None:
         """End a call in whose middle the text ended; what stays in ``_buffer`` becomes content."""
 
-    def _take(self) -> list[Event]:
-        taken, self._events = self._events, []
-        return taken
-
     def _outside(self) -> bool:
         at, trigger = first_of(self._buffer, self.triggers)
         if at < 0:
@@ -96,21 +118,6 @@ class TriggeredParser(ABC):
         self._is_inside = True
         self._begin(trigger)
         return True
-
-    def _content(self, text: str) -> None:
-        """Give content out, but for space at its end and after a call."""
-        if not text:
-            return
-        if self._is_after_call:
-            text = text.lstrip()
-            if not text:
-                return
-            self._is_after_call = False
-        text = self._space + text
-        body = text.rstrip()
-        self._space = text[len(body) :]
-        if body:
-            self._events.append(Content(body))
 
     def _start_call(self, name: str) -> None:
         self._space = ""

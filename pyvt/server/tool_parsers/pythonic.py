@@ -1,7 +1,8 @@
 """Llama 3.2/4 and LFM2: ``[get_weather(city="Paris", days=2), f()]``, maybe between two tags.
 
 Values are Python literals or JSON. Only a list whose first name is one of the request's tools is
-a list of calls. A value without a name is the parameter that stands at its place in the schema.
+a list of calls; it stands at the start of the text or, anywhere, behind an opening tag. A value
+without a name is the parameter that stands at its place in the schema.
 """
 
 import ast
@@ -10,7 +11,8 @@ import re
 from collections.abc import Mapping
 
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event
-from pyvt.server.tool_parsers.base import ToolSchemas
+from pyvt.server.answer.search import first_of, num_open
+from pyvt.server.tool_parsers.base import ContentWriter, ToolSchemas
 
 OPENINGS = ("<|python_start|>", "<|tool_call_start|>")
 CLOSINGS = ("<|python_end|>", "<|tool_call_end|>")
@@ -20,17 +22,17 @@ _KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)")
 _PAIRS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 
-class PythonicParser:
-    """Decides at the start of the text whether it is a list of calls."""
+class PythonicParser(ContentWriter):
+    """Decides at the start of the text, and behind each tag, whether there is a list of calls."""
 
     def __init__(self, tools: ToolSchemas) -> None:
+        super().__init__()
         self.tools = tools
         self.num_calls = 0
         self._buffer = ""
         self._state = "start"
         self._keys: list[str] = []
         self._num_arguments = 0
-        self._events: list[Event] = []
         self._reset_value()
 
     def push(self, text: str) -> list[Event]:
@@ -38,18 +40,16 @@ class PythonicParser:
         self._buffer += text
         while self._advance():
             pass
-        taken, self._events = self._events, []
-        return taken
+        return self._take()
 
     def finish(self) -> list[Event]:
         """Return what was held back: the text has ended."""
         if self._state in ("start", "content", "tail"):
-            left = self._without_closing() if self._state == "tail" else self._buffer
-            if left:
-                self._events.append(Content(left))
-        self._buffer = ""
-        taken, self._events = self._events, []
-        return taken
+            self._content(self._without_closing() if self._state == "tail" else self._buffer)
+            if self._space:
+                self._events.append(Content(self._space))
+        self._buffer = self._space = ""
+        return self._take()
 
     def _advance(self) -> bool:
         match self._state:
@@ -64,16 +64,23 @@ class PythonicParser:
             case "tail":
                 return self._tail()
             case _:
-                if self._buffer:
-                    self._events.append(Content(self._buffer))
-                self._buffer = ""
-                return False
+                return self._outside()
+
+    def _outside(self) -> bool:
+        """Give content out up to the next opening tag."""
+        at, _ = first_of(self._buffer, OPENINGS)
+        size = at if at >= 0 else len(self._buffer) - num_open(self._buffer, OPENINGS)
+        self._content(self._buffer[:size])
+        self._buffer = self._buffer[size:]
+        if at >= 0:
+            self._state = "start"
+        return at >= 0
 
     def _start(self) -> bool:
         """Look for the list's first name; nothing is consumed before it is one of the tools."""
         seen = self._buffer.lstrip()
-        for opening in OPENINGS:
-            seen = seen.removeprefix(opening).lstrip() if seen.startswith(opening) else seen
+        opening = next((tag for tag in OPENINGS if seen.startswith(tag)), "")
+        seen = seen.removeprefix(opening).lstrip()
         if any(opening.startswith(seen) for opening in OPENINGS) or seen == "[":
             return False
         body = seen[1:].lstrip()
@@ -85,7 +92,9 @@ class PythonicParser:
         if seen[0] == "[" and rest.startswith("(") and name in self.tools:
             self._buffer, self._state = body, "name"
         else:
-            self._state = "content"
+            before, _, rest = self._buffer.partition(opening) if opening else ("", "", self._buffer)
+            self._content(before + opening)
+            self._buffer, self._state = rest, "content"
         return True
 
     def _may_be_tool(self, start: str) -> bool:
@@ -101,6 +110,7 @@ class PythonicParser:
         self._keys = list(properties) if isinstance(properties, Mapping) else []
         self._num_arguments = 0
         self._reset_value()
+        self._space = ""
         self._events.append(CallStart(self.num_calls, name))
         self.num_calls += 1
         return True
@@ -155,6 +165,7 @@ class PythonicParser:
             self._buffer, self._state = seen[1:], "name"
         else:
             self._buffer, self._state = seen.removeprefix("]"), "tail"
+            self._is_after_call = True
         return True
 
     def _tail(self) -> bool:
@@ -162,7 +173,7 @@ class PythonicParser:
         seen = self._buffer.lstrip()
         if not seen or any(tag.startswith(seen) for tag in CLOSINGS):
             return False
-        self._buffer, self._state = self._without_closing(), "after"
+        self._buffer, self._state = self._without_closing(), "content"
         return True
 
     def _without_closing(self) -> str:

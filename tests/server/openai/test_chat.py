@@ -487,3 +487,11 @@ def test_engine_failure_of_a_whole_answer_is_500_once(serve: Serve) -> None:
     assert reply.status == 500
     assert reply.headers["x-should-retry"] == "false"
     assert server.chat().status == 200
+
+
+@pytest.mark.parametrize("template", [PLAIN, THINKING])
+def test_stop_without_text_is_refused_with_reasoning_too(serve: Serve, template: str) -> None:
+    reply = serve(["a"], template=template).chat(stop="")
+
+    assert reply.status == 400
+    assert reply.json()["error"]["param"] == "stop"

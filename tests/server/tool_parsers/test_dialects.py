@@ -141,6 +141,12 @@ CASES = [
      "<|tool_call_end|>Wait.",
      ("Wait.", [("get_weather", {**PARIS, "deep": {"a": [1, {"b": None}]}})])),
     ("pythonic", "[1, 2, 3]", ("[1, 2, 3]", [])),
+    ("pythonic", 'Sure.\n<|tool_call_start|>[get_weather(city="Paris", days=2)]<|tool_call_end|>'
+     " Done.<|tool_call_start|>[now()]<|tool_call_end|> ",
+     ("Sure.Done.", [("get_weather", PARIS), ("now", {})])),
+    ("pythonic", "a <|tool_call_start|>[f()]<|tool_call_end|>",
+     ("a <|tool_call_start|>[f()]<|tool_call_end|>", [])),
+    ("pythonic", "a [now()]", ("a [now()]", [])),
     ("pythonic", "[unknown(x=1)]", ("[unknown(x=1)]", [])),
     ("pythonic", "[get_weather", ("[get_weather", [])),
     ("pythonic", "hello", ("hello", [])),
