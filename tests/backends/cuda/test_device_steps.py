@@ -11,9 +11,12 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.worker.device_graphs import DeviceGraphs
 from tests.backends.cuda.device_engine import engine_on
 from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE, native
-from tests.engine.tiny_model import HYBRID_CONFIG, write_tiny_model
+from tests.engine.tiny_model import CONFIG, HYBRID_CONFIG, PAD_ROWS, write_tiny_model
 
 pytestmark = [NEEDS_DEVICE]
+
+# No rows of padding: where one of them is the most likely token, a step samples once more.
+NUM_TOKENS = CONFIG["vocab_size"] - PAD_ROWS
 
 DRAFTS = {"speculation": "ngram", "prompt_lookup_min": 1, "num_speculative_tokens": 3}
 PROMPTS = ([5, 6, 7], [8, 9, 8, 9, 8], [12, 5, 6, 7, 8], [40, 41], [7, 7, 7, 7, 7, 7], [30], [9])
@@ -21,13 +24,14 @@ PROMPTS = ([5, 6, 7], [8, 9, 8, 9, 8], [12, 5, 6, 7, 8], [40, 41], [7, 7, 7, 7, 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "m"))
+    folder = tmp_path_factory.mktemp("tiny") / "m"
+    return str(write_tiny_model(folder, vocab_size=NUM_TOKENS))
 
 
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("hybrid") / "m"
-    return str(write_tiny_model(folder, config=HYBRID_CONFIG))
+    return str(write_tiny_model(folder, config=HYBRID_CONFIG, vocab_size=NUM_TOKENS))
 
 
 @dataclass(frozen=True)
