@@ -49,6 +49,9 @@ class NullEngine:
         self._next_s = 0.0
         self._left: dict[str, tuple[EngineCoreRequest, bool, int, RequestMetrics]] = {}
 
+    def close(self) -> None:
+        """Nothing outlives its requests."""
+
     @property
     def has_unfinished_requests(self) -> bool:
         return bool(self._left)

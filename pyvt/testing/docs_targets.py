@@ -30,7 +30,8 @@ TARGETS = (
     Target(
         "pytest -m slow",
         "long tests, without those of clients and devices",
-        "PASS: `tests/server/tool_parsers`, `tests/tokenizer`; the others not run together",
+        "PASS, folder by folder: `tests/engine`, `tests/structured`, "
+        "`tests/server`, `tests/tokenizer`; those of `tests/convert` and `tests/testing` not run",
     ),
     Target(
         "pytest -m slow tests/test_packages.py",
