@@ -101,34 +101,13 @@ PYVT_DEVICE float norm_factor(const Heads& x, int64_t token, int64_t head, float
   return 1.0f / sqrtf(warp_sum(square) / static_cast<float>(x.head_dim) + eps);
 }
 
-// Query heads, key heads, value heads: a warp each.
-__global__ void __launch_bounds__(kHeadWarps* kWarp)
-    rotate_kernel(Heads q, Heads k, Heads v, Cache k_cache, Cache v_cache, Weight q_weight,
-                  Weight k_weight, Index positions, Rows cos_sin, Index slots, float eps) {
-  const int64_t token = blockIdx.x, lane = threadIdx.x % kWarp;
-  int64_t head = blockIdx.y * kHeadWarps + threadIdx.x / kWarp;
-  const bool is_q = head < q.num_heads;
-  if (!is_q) head -= q.num_heads;
-  const bool is_k = !is_q && head < k.num_heads;
-  if (!is_q && !is_k) head -= k.num_heads;
-  if (!is_q && head >= k.num_heads) return;
-  const int64_t slot = slots[token];
-  const auto block_size = static_cast<uint32_t>(k_cache.block_size);
-  const auto row = static_cast<uint32_t>(slot < 0 ? 0 : slot);
-  const Cache& cache = is_k ? k_cache : v_cache;
-  const int64_t place = is_q || slot < 0 ? -1 : cache.at(row / block_size, row % block_size, head);
-  if (!is_q && !is_k) {
-    for (int64_t dim = lane; dim < v.head_dim && place >= 0; dim += kWarp) {
-      write(cache, place + dim * cache.stride, v.get(token, head, dim));
-    }
-    return;
-  }
-  const Heads& x = is_q ? q : k;
-  const Weight& weight = is_q ? q_weight : k_weight;
+// Norms and turns a head of a token, and writes it to `place` of the cache where that is not -1.
+PYVT_DEVICE void turn(const Heads& x, const Weight& weight, int64_t token, int64_t head,
+                      const Row& angles, int64_t half, float eps, const Cache& cache,
+                      int64_t place) {
+  const int64_t lane = threadIdx.x % kWarp;
   const float factor = weight.data == nullptr ? 1.0f : norm_factor(x, token, head, eps);
   const Head mine{x, token, head, weight, factor, cache, place};
-  const Row angles = cos_sin.at(positions[token]);
-  const int64_t half = cos_sin.length / 2;
   for (int64_t pair = lane; pair < half; pair += kWarp) {
     const float cosine = angles.get(pair), sine = angles.get(half + pair);
     const float x1 = mine.get(pair), x2 = mine.get(half + pair);
@@ -136,6 +115,34 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp)
     mine.put(half + pair, x2 * cosine + x1 * sine);
   }
   for (int64_t dim = 2 * half + lane; dim < x.head_dim; dim += kWarp) mine.put(dim, mine.get(dim));
+}
+
+// Query heads, key heads, value heads: a warp each. Each kind has code of its own: of a choice
+// between parameters the compiler makes copies on the stack.
+__global__ void __launch_bounds__(kHeadWarps* kWarp)
+    rotate_kernel(Heads q, Heads k, Heads v, Cache k_cache, Cache v_cache, Weight q_weight,
+                  Weight k_weight, Index positions, Rows cos_sin, Index slots, float eps) {
+  const int64_t token = blockIdx.x, half = cos_sin.length / 2;
+  int64_t head = blockIdx.y * kHeadWarps + threadIdx.x / kWarp;
+  if (head < q.num_heads) {
+    turn(q, q_weight, token, head, cos_sin.at(positions[token]), half, eps, k_cache, -1);
+    return;
+  }
+  head -= q.num_heads;
+  const int64_t slot = slots[token];
+  const auto block_size = static_cast<uint32_t>(k_cache.block_size);
+  const auto row = static_cast<uint32_t>(slot < 0 ? 0 : slot);
+  if (head < k.num_heads) {
+    const int64_t place = slot < 0 ? -1 : k_cache.at(row / block_size, row % block_size, head);
+    turn(k, k_weight, token, head, cos_sin.at(positions[token]), half, eps, k_cache, place);
+    return;
+  }
+  head -= k.num_heads;
+  if (head >= k.num_heads || slot < 0) return;
+  const int64_t place = v_cache.at(row / block_size, row % block_size, head);
+  for (int64_t dim = threadIdx.x % kWarp; dim < v.head_dim; dim += kWarp) {
+    write(v_cache, place + dim * v_cache.stride, v.get(token, head, dim));
+  }
 }
 
 // Copies block `from` of one array into block `to` of another, element by element of `T`.
