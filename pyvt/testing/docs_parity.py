@@ -301,7 +301,7 @@ CAPABILITIES = (
         label="SIMULATED",
     ),
     Capability(
-        name="CUDA backend: compiles and links for sm_80, sm_90 and sm_120 without warnings or spills",
+        name="CUDA backend: builds for sm_80, sm_90 and sm_120 without warnings or spills",
         command="make cuda",
         label="PASS",
     ),
