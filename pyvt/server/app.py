@@ -19,7 +19,7 @@ from pyvt.server.routes import ROUTES, RouteRow
 from pyvt.server.sleep import awake
 from pyvt.server.sse import ClientGoneError
 from pyvt.server.state import ServerState
-from pyvt.server.waking import answer_when_awake
+from pyvt.server.waking import AnswerWhenAwake
 
 log = get_logger(__name__)
 
@@ -86,8 +86,10 @@ class _Endpoint:
         state = scope["app"].state.server
         try:
             async with awake(state) as waking:
-                if waking is not None and self.row.is_stream:
-                    await answer_when_awake(state, waking, self._answer, scope, receive, send)
+                event = self.row.refusal_event
+                if waking is not None and event is not None:
+                    later = AnswerWhenAwake(state, waking, self._answer, event)
+                    await later(scope, receive, send)
                     return
                 if waking is not None:
                     await asyncio.shield(waking)

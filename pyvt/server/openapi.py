@@ -73,7 +73,7 @@ def _operation(row: RouteRow) -> dict[str, Any]:
     name = row.handler.__name__
     kind = _TEXT_PATHS.get(row.path, "application/json")
     content: dict[str, Any] = {kind: {"schema": {} if kind[0] == "t" else {"type": "object"}}}
-    if row.is_stream:
+    if row.refusal_event is not None:
         content["text/event-stream"] = {}
     responses: dict[str, Any] = {"200": {"description": "the answer", "content": content}}
     refusal = {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Error")}}}

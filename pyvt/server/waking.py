@@ -8,6 +8,8 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -15,72 +17,79 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyvt.errors import PyvtError
 from pyvt.server.errors import wire_error
-from pyvt.server.middleware import error_response, is_anthropic
-from pyvt.server.openai.events import data_event, named_event
+from pyvt.server.middleware import error_response
 from pyvt.server.sse import COMMENT, HEADERS, disconnected
 from pyvt.server.state import ServerState
 
 _STREAM = b"text/event-stream"
+RefusalEvent = Callable[[Mapping[str, Any]], bytes]
 
 
-async def answer_when_awake(
-    state: ServerState,
-    waking: "asyncio.Future[None]",
-    app: ASGIApp,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
-    """Answer a request that may be one for a stream once the model is loaded.
+@dataclass(frozen=True, slots=True)
+class AnswerWhenAwake:
+    """Answers a request that may be one for a stream once the model is loaded.
 
-    Raises:
-        PyvtError: the model cannot be loaded, and nothing of an answer was sent.
-        WireException, ClientGoneError: the body is none.
+    Attributes:
+        waking: the load.
+        app: the answer.
+        refusal_event: the event of a refusal's body, inside a stream.
     """
-    interval_s = state.config.keep_alive_interval_s
-    done, _ = await asyncio.wait({waking}, timeout=interval_s)
-    if not done:
-        body = await state.body(Request(scope, receive, send))
-        if body.get("stream") is True:
-            await _stream(waking, interval_s, app, scope, receive, send)
-            return
-    await asyncio.shield(waking)
-    await app(scope, receive, send)
 
+    state: ServerState
+    waking: "asyncio.Future[None]"
+    app: ASGIApp
+    refusal_event: RefusalEvent
 
-async def _stream(
-    waking: "asyncio.Future[None]",
-    interval_s: float,
-    app: ASGIApp,
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
-    left = asyncio.ensure_future(disconnected(receive))
-    try:
-        while not waking.done():
-            await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
-            await asyncio.wait({waking, left}, timeout=interval_s, return_when="FIRST_COMPLETED")
-            if left.done():
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait, and answer.
+
+        Raises:
+            PyvtError: the model cannot be loaded, and nothing of an answer was sent.
+            WireException, ClientGoneError: the body is none.
+        """
+        done, _ = await asyncio.wait({self.waking}, timeout=self.state.config.keep_alive_interval_s)
+        if not done:
+            body = await self.state.body(Request(scope, receive, send))
+            if body.get("stream") is True:
+                await self._stream(scope, receive, send)
                 return
-    finally:
-        left.cancel()
-        await asyncio.gather(left, return_exceptions=True)
-    rest = _Rest(scope["path"], send)
-    try:
-        await asyncio.shield(waking)
-    except PyvtError as error:
-        app = error_response(wire_error(error), scope["path"])
-    await app(scope, receive, rest)
+        await asyncio.shield(self.waking)
+        await self.app(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
+        if not await self._comment(receive, send):
+            return
+        app = self.app
+        try:
+            await asyncio.shield(self.waking)
+        except PyvtError as error:
+            app = error_response(wire_error(error), scope["path"])
+        await app(scope, receive, _Rest(send, self.refusal_event))
+
+    async def _comment(self, receive: Receive, send: Send) -> bool:
+        """Send comments until the load has ended; return False where the client left before."""
+        interval_s = self.state.config.keep_alive_interval_s
+        left = asyncio.ensure_future(disconnected(receive))
+        try:
+            while not self.waking.done():
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+                waited_for = {self.waking, left}
+                await asyncio.wait(waited_for, timeout=interval_s, return_when="FIRST_COMPLETED")
+                if left.done():
+                    return False
+        finally:
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        return True
 
 
 class _Rest:
     """Sends an answer as the rest of a stream that has begun."""
 
-    def __init__(self, path: str, send: Send) -> None:
-        self._path = path
+    def __init__(self, send: Send, refusal_event: RefusalEvent) -> None:
         self._send = send
+        self._refusal_event = refusal_event
         self._is_stream = False
         self._body = b""
 
@@ -92,14 +101,5 @@ class _Rest:
         else:
             self._body += message.get("body", b"")
             if not message.get("more_body", False):
-                event = _event(self._path, json.loads(self._body))
+                event = self._refusal_event(json.loads(self._body))
                 await self._send({"type": "http.response.body", "body": event, "more_body": False})
-
-
-def _event(path: str, refusal: dict[str, Any]) -> bytes:
-    """Return the event of an error that a path's clients know."""
-    if is_anthropic(path):
-        return named_event("error", refusal)
-    if path == "/v1/responses":
-        return named_event("error", {"type": "error", "sequence_number": 0, **refusal["error"]})
-    return data_event(refusal)

@@ -176,6 +176,8 @@ class InputBatch:
         num_computed_tokens: C counts, tokens whose K and V are in the cache.
         block_tables: ``[G, C, max_blocks]`` i32, one table for each cache group.
         unused_ids: i64 ids of logits that stand for no token; none of them is ever sampled.
+        unused_pairs: row and token of each of them, for as many rows as the last step left them out
+            of, beside its logits; steps mostly have as many rows as the one before.
         num_blocks: ``[G, C]`` i64, used entries of a block table.
         num_appends: how often blocks were appended to any table.
         temperature, top_p, min_p, repetition, presence, frequency: ``[C]`` f64.
@@ -195,6 +197,7 @@ class InputBatch:
     ) -> None:
         self.vocab_size = vocab_size
         self.unused_ids = _ids(unused_ids)
+        self.unused_pairs: tuple[Array, Array] | None = None
         self.block_size = block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int64)
         self.num_tokens = [0] * max_num_seqs

@@ -46,9 +46,12 @@ def process(logits: Array, wanted: Sequence[LogitsRow], rows: InputBatch) -> Arr
 
 def leave_out_unused(logits: Array, rows: InputBatch) -> None:
     """Take ids that stand for no token out of all rows of ``logits``, in place."""
-    if len(rows.unused_ids):
-        pairs = _pairs([rows.unused_ids] * len(logits), logits)
-        ops.apply_banned_ids(logits, *pairs, out=logits)
+    if not len(rows.unused_ids):
+        return
+    pairs = rows.unused_pairs
+    if pairs is None or len(pairs[0]) != len(rows.unused_ids) * len(logits):
+        pairs = rows.unused_pairs = _pairs([rows.unused_ids] * len(logits), logits)
+    ops.apply_banned_ids(logits, *pairs, out=logits)
 
 
 def _pairs(ids: Sequence[Array], logits: Array) -> tuple[Array, Array]:

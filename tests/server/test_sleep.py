@@ -225,6 +225,7 @@ def test_refusal_behind_comments_is_an_event_with_the_error(serve: Serve) -> Non
         (event,) = reply.data()
         error = event if path == "/v1/responses" else event["error"]
         assert "top_k" in error["message"]
+        assert event.get("type", "error") == "error", path
         assert reply.is_complete
         is_named = path in ("/v1/responses", "/v1/messages")
         assert ("event: error\n" in reply.text) == is_named

@@ -1,6 +1,5 @@
 // Launchers of the kv_cache family: tokens or blocks over threads.
 #include <cmath>
-#include <utility>
 
 #include "cpu/kernel_table.h"
 #include "cpu/ops.h"

@@ -1,10 +1,19 @@
 // Launchers of the penalties family: single tokens of the logits, masks and penalties.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
 #include "cpu/ops.h"
 #include "cpu/ops/indices.h"
 #include "cpu/ops/logits.h"
+#include "cpu/thread_pool.h"
 
 namespace pyvt::cpu {
 namespace {
+
+// Named tokens that are worth waking a thread for.
+constexpr int64_t kGrainTokens = 8192;
 
 // The pairs of a row and a token that an op names.
 struct Pairs {
@@ -24,27 +33,6 @@ Pairs pairs_of(const char* op, const TensorView& row_ids, const TensorView& toke
   return pairs;
 }
 
-constexpr int32_t kNotSeen = -1;
-
-// How often each token occurs in the output of each row, [R, V]: 0 where it is of the prompt alone.
-class Seen {
- public:
-  Seen(const Pairs& pairs, const TensorView& is_output, const Rows& logits)
-      : counts_(static_cast<size_t>(logits.num_rows * logits.length), kNotSeen) {
-    const bool* of_output = static_cast<const bool*>(is_output.data);
-    for (int64_t m = 0; m < pairs.size(); ++m) {
-      int32_t& count =
-          counts_[static_cast<size_t>(pairs.row_ids[m] * logits.length + pairs.token_ids[m])];
-      if (count == kNotSeen) count = 0;
-      if (of_output[m * is_output.stride[0]]) ++count;
-    }
-  }
-  const int32_t* counts(int64_t at) const { return counts_.data() + at; }
-
- private:
-  std::vector<int32_t> counts_;
-};
-
 struct Penalties {
   double repetition;
   double presence;
@@ -53,18 +41,52 @@ struct Penalties {
   bool is_on() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
 
-// A is the dtype that all is computed in: f64 where a parameter is.
+// A token of a row, and whether it is of the output.
+struct Named {
+  int64_t token;
+  bool is_output;
+};
+
+// What is named of each row: that of row r at [starts[r], starts[r + 1]).
+struct ByRow {
+  std::vector<int64_t> starts;
+  std::vector<Named> named;
+
+  ByRow(const Pairs& pairs, const TensorView& is_output, int64_t num_rows)
+      : starts(static_cast<size_t>(num_rows + 1)), named(static_cast<size_t>(pairs.size())) {
+    for (int64_t m = 0; m < pairs.size(); ++m) ++starts[static_cast<size_t>(pairs.row_ids[m] + 1)];
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+    std::vector<int64_t> next(starts.begin(), starts.end() - 1);
+    const bool* of_output = static_cast<const bool*>(is_output.data);
+    for (int64_t m = 0; m < pairs.size(); ++m) {
+      int64_t& at = next[static_cast<size_t>(pairs.row_ids[m])];
+      named[static_cast<size_t>(at++)] = {pairs.token_ids[m], of_output[m * is_output.stride[0]]};
+    }
+  }
+};
+
+// A is the dtype that all is computed in: f64 where a parameter is. Only what is named is read.
 template <typename A>
-void penalise(float* row, const int32_t* counts, int64_t n, const Penalties& penalties) {
+void penalise(float* row, int64_t length, const Named* begin, const Named* end,
+              const Penalties& penalties) {
+  // 1 more than how often a token occurs in the output, 0 for one that is not named; zeros are
+  // left behind.
+  thread_local std::vector<int32_t> counts;
+  if (counts.size() < static_cast<size_t>(length)) counts.resize(static_cast<size_t>(length));
   const A repetition = static_cast<A>(penalties.repetition);
   const A presence = static_cast<A>(penalties.presence);
   const A frequency = static_cast<A>(penalties.frequency);
-  for (int64_t i = 0; i < n; ++i) {
-    if (counts[i] == kNotSeen) continue;
-    A x = row[i];
+  for (const Named* at = begin; at != end; ++at) {
+    int32_t& count = counts[static_cast<size_t>(at->token)];
+    count = std::max(count, 1) + at->is_output;
+  }
+  for (const Named* at = begin; at != end; ++at) {
+    const int32_t count = std::exchange(counts[static_cast<size_t>(at->token)], 0);
+    if (count == 0) continue;
+    A x = row[at->token];
     if (repetition != 1) x = x > 0 ? x / repetition : x * repetition;
-    if (counts[i] > 0) x -= frequency * static_cast<A>(counts[i]) + presence;
-    row[i] = static_cast<float>(x);
+    if (count > 1) x -= frequency * static_cast<A>(count - 1) + presence;
+    row[at->token] = static_cast<float>(x);
   }
 }
 
@@ -140,13 +162,18 @@ void apply_penalties(TensorView out, TensorView logits, TensorView row_ids, Tens
   const Parameter frequencies = parameter_of(op, "frequency", frequency, from.num_rows);
   const bool is_wide = repetitions.is_wide || presences.is_wide || frequencies.is_wide;
   const Rows to = copied_rows(op, out, from);
-  const Seen seen(pairs, is_output, from);
-  for_each_row_piece(to.num_rows, to.length, [&](int64_t row, int64_t, int64_t first, int64_t n) {
-    const Penalties penalties = {repetitions[row], presences[row], frequencies[row]};
-    if (!penalties.is_on()) return;
-    const auto kernel = is_wide ? &penalise<double> : &penalise<float>;
-    const int64_t at = row * to.length + first;
-    kernel(f32_row(to, row) + first, seen.counts(at), n, penalties);
+  const ByRow by_row(pairs, is_output, from.num_rows);
+  const int64_t grain = kGrainTokens * from.num_rows / (pairs.size() + 1) + 1;
+  parallel_for(to.num_rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const Penalties penalties = {repetitions[row], presences[row], frequencies[row]};
+      if (!penalties.is_on()) continue;
+      const auto kernel = is_wide ? &penalise<double> : &penalise<float>;
+      const Named* named = by_row.named.data();
+      const auto r = static_cast<size_t>(row);
+      kernel(f32_row(to, row), to.length, named + by_row.starts[r], named + by_row.starts[r + 1],
+             penalties);
+    }
   });
 }
 

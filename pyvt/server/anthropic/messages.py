@@ -5,7 +5,7 @@ A stream is ``message_start``; for each block ``content_block_start``, deltas an
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -110,7 +110,7 @@ class _Writer:
             yield named_event("message_delta", delta)
             yield named_event("message_stop", {"type": "message_stop"})
         except (PyvtError, WireException) as error:
-            yield named_event("error", failure(error).anthropic_object())
+            yield refusal_event(failure(error).anthropic_object())
 
     def _step(self, step: Step) -> Iterator[bytes]:
         # Read one by one: a change is told before the block grows further.
@@ -129,6 +129,11 @@ class _Writer:
             "cache_read_input_tokens": usage.num_cached_tokens,
             "output_tokens": usage.num_completion_tokens,
         }
+
+
+def refusal_event(body: Mapping[str, Any]) -> bytes:
+    """Return the event of a body that refuses, inside a stream."""
+    return named_event("error", body)
 
 
 def _end(answer: Answer) -> dict[str, Any]:

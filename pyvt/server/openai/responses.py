@@ -1,7 +1,7 @@
 """POST /v1/responses: stateless, whole or as a stream of numbered events."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -252,6 +252,14 @@ class _TextLogprobs:
     def of(self, block: Block) -> list[dict[str, Any]]:
         """Return all of a text."""
         return self._by_block.setdefault(block.index, [])
+
+
+def refusal_event(body: Mapping[str, Any]) -> bytes:
+    """Return the event of a body that refuses, inside a stream that has no response yet."""
+    error = body["error"]
+    problem = {"code": error["code"] or error["type"], "message": error["message"]}
+    told = {"type": "error", "sequence_number": 0, **problem, "param": error["param"]}
+    return named_event("error", told)
 
 
 def _base(
