@@ -28,8 +28,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mix", ["q4_k_m", "bf16"])
 def test_file_of_a_shape_runs(shape: str, mix: str) -> None:
     path = ShapeModel.named(f"shape:{shape}:{mix}").gguf()
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
-    output = LLM(str(path), max_model_len=64).generate([[1, 2, 3]], SamplingParams(max_tokens=4))
+    output = LLM(str(path), max_model_len=64).generate([[1, 2, 3]], params)
 
     assert len(output[0].outputs[0].token_ids) == 4
     assert output[0].error is None
