@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyvt.testing.bench_peers import BUSY_MUST, MODELS, PYVT, TARGETS, Target
 from pyvt.testing.docs_loads import LOAD_HEADER, STEP_HEADER, load_rows, step_rows
+from pyvt.testing.docs_missed import NOTES
 from pyvt.testing.record import Figure, RunRecord
 
 PEERS_HEADER = ("model", "workload", "pyvt", "best peer", "ratio", "±", "must", "aim", "of limit")
@@ -19,17 +20,6 @@ MEMORY_MUST = 1.0  # resident memory over that of the leanest peer
 
 # The cases of products that are drawn, a decode step and a prefill, and the limit of each.
 ROWS = {"M=1": "read", "M=256": "peak"}
-# What bounds a figure that is missed and what was tried, by (model, workload).
-NOTES: dict[tuple[str, str], str] = {
-    ("shape:qwen3-0.6b:q8_0", "prefill 512"): (
-        "within what the ratio varies by; bound by the multiply-add pipes: the panel kernel is at "
-        "62 to 67 % of the int8 loop with the sign's xor; tried: tiles as packed for more rows"
-    ),
-    ("shape:qwen3-30b-a3b-quarter:q4_k_m", "decode@128"): (
-        "the step reads at 71 % of a plain read (78 % in the run before, then 1.31); where the "
-        "rest goes was not profiled"
-    ),
-}
 
 
 def records(root: Path, kind: str) -> dict[str, RunRecord]:
