@@ -21,8 +21,8 @@ class Target:
 
 
 _ASAN = (
-    "PASS, 4,465 tests in 10 min, scalar and avx2; `test_bad_arguments_native.py` and "
-    "`test_bad_calls_native.py` were not run to their end"
+    "PASS, scalar and avx2: 4,465 tests in 10 min; the selection of wrong arguments and calls, "
+    "140 tests in 16 s"
 )
 ABOVE = "see the table above"
 TARGETS = (
