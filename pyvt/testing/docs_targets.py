@@ -36,7 +36,8 @@ TARGETS = (
     Target(
         "pytest -m slow tests/test_packages.py",
         "the wheel in a fresh environment",
-        "not run to its end",
+        "PASS, 1 test in 330 s beside other work, with a compiler cache; wheel 3.3 MB, installed "
+        "13.0 MB",
     ),
     Target("make clients", "public clients, fuzzer, browser", ABOVE),
     Target("make simde", "AVX-512, NEON and i8mm over SIMDe", ABOVE),
