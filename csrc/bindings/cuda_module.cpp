@@ -152,7 +152,9 @@ void bind_tensor(py::module_& m) {
       .def("__dlpack__",
            [](const DeviceTensor& t, const py::kwargs&) { return bindings::to_dlpack(t); })
       .def("__dlpack_device__",
-           [](const DeviceTensor&) { return py::make_tuple(bindings::kDLDevice, 0); })
+           [](const DeviceTensor&) {
+             return py::make_tuple(bindings::kDLDevice, bindings::kDLNumber);
+           })
       .def("empty", [](const DeviceTensor&, const std::vector<int64_t>& shape,
                        const py::object& dtype) { return empty(shape, dtype); });
 }
@@ -200,6 +202,8 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
       "tensor_core_uses", [] { return emu::tensor_core_uses(); },
       "How often warps used tensor cores, by op.");
   m.def("seed", &emu::seed, py::arg("value"), "Start the shuffles of thread orders anew.");
+  m.def("pass_barrier", &emu::pass_barrier, py::arg("file"), py::arg("line"),
+        "Make threads pass the barrier in a line of a kernel; none with an empty name.");
   m.def("set_memory_limit", &emu::set_memory_limit, py::arg("num_bytes"));
 #else
   m.attr("IS_SIMULATED") = false;

@@ -89,16 +89,23 @@ py::capsule to_dlpack(const DeviceTensor& tensor) {
   for (const DTypeRow& row : kDTypes) {
     if (row.dtype == view.dtype) dtype = {row.code, row.bits, 1};
   }
-  made->managed = {
-      {view.data, {kDLDevice, 0}, view.rank, dtype, made->shape.data(), made->strides.data(), 0},
-      made,
-      &release_export};
+  made->managed = {{view.data,
+                    {kDLDevice, kDLNumber},
+                    view.rank,
+                    dtype,
+                    made->shape.data(),
+                    made->strides.data(),
+                    0},
+                   made,
+                   &release_export};
   return py::reinterpret_steal<py::capsule>(PyCapsule_New(&made->managed, kName, &release_capsule));
 }
 
 DeviceTensor from_dlpack(std::shared_ptr<cuda::Context> context, const py::object& source) {
   const auto device = py::cast<std::pair<int, int>>(source.attr("__dlpack_device__")());
-  if (device.first != kDLDevice) refuse("expected memory of this device, got another's");
+  if (device.first != kDLDevice || device.second != kDLNumber) {
+    refuse("expected memory of this device, got another's");
+  }
 #ifdef PYVT_CUDA_EMU
   const py::object capsule = source.attr("__dlpack__")();
 #else

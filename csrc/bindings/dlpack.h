@@ -15,6 +15,7 @@ constexpr int kDLDevice = 1;  // kDLCPU
 #else
 constexpr int kDLDevice = 2;  // kDLCUDA
 #endif
+constexpr int kDLNumber = 0;  // pyvt opens the first device
 
 // A capsule that keeps the tensor's memory; waits, so that any stream may read it.
 py::capsule to_dlpack(const DeviceTensor& tensor);

@@ -1,5 +1,5 @@
 // paged_attention: causal attention of new tokens over the paged cache, prefill and decode alike;
-// in bf16 and f16, prefill goes to attention_prefill.cu, decode of groups of 4 to
+// in bf16 and f16 with dims of 64, 128 or 256, prefill goes to attention_prefill.cu, decode to
 // attention_decode.cu.
 //
 // contract  the reference of pyvt/ops/attention.py: window, soft cap, lse; f32, one rounding
@@ -10,11 +10,11 @@
 //           of the output for all rows. With few blocks the keys are split over the grid and a
 //           second kernel merges the parts; the number of parts depends on shapes alone, so a
 //           captured graph stays right
-// estimate  decode in bf16: 4·Nk·D bytes a cached token and layer; 64 requests of 4096 tokens with
-// 8
-//           heads of 128 read 1.07 GB, 250 us a layer at 4.3 TB/s. Prefill: 4·N·D operations a pair
-//           of query and key; 4096 tokens of 32 heads of 128 are 137 GFLOP, 174 us on tensor cores
-//           at 790 TFLOP/s and about 2.3 ms at 60 TFLOP/s by this kernel
+// estimate  decode in f32: 8·Nk·D bytes a cached token and layer; 64 requests of 4096 tokens with 8
+//           heads of 128 read 2.1 GB, 500 us a layer at 4.3 TB/s, but a tile of 32 keys takes some
+//           28,000 instructions of warps for its 33 kB, so about 1 TB/s, 2 ms, is to be expected.
+//           Prefill: 4·N·D operations a pair of query and key; 4096 tokens of 32 heads of 128 are
+//           137 GFLOP, about 2.3 ms at 60 TFLOP/s
 // launches  1, or 2 with split keys
 // source    Dao 2023, arXiv:2307.08691; Ye et al. 2025, arXiv:2501.01005
 #include "cuda/attention.h"
@@ -31,10 +31,8 @@ constexpr int kMaxSplits = 32;
 constexpr int64_t kWavesWanted = 2;
 // Keys of a part: less is not worth the merge.
 constexpr int64_t kLeastKeys = 256;
-// Tokens of a request up to which its keys are split, and heads of a group from which tensor cores
-// read keys for it.
+// Tokens of a request up to which its keys are split.
 constexpr int64_t kShortRequest = 4;
-constexpr int kLeastShared = 4;
 
 struct Scratch {
   float* queries;  // [kRows][D]
@@ -260,10 +258,8 @@ enum class Way { kPlainTiles, kWideTiles, kSplitKeys };
 // By shapes alone: a captured step stays valid.
 Way way_of(const AttentionArguments& a) {
   if (!fits_tensor_cores(a)) return Way::kPlainTiles;
-  const int64_t tokens = a.tables.num_tokens, requests = a.tables.num_reqs;
-  const bool is_shared = a.settings.group >= kLeastShared;
-  if (tokens <= kShortRequest * requests && is_shared) return Way::kSplitKeys;
-  return tokens > requests ? Way::kWideTiles : Way::kPlainTiles;
+  const bool is_short = a.tables.num_tokens <= kShortRequest * a.tables.num_reqs;
+  return is_short ? Way::kSplitKeys : Way::kWideTiles;
 }
 
 // The longest sequence that the block tables allow, and the blocks of the grid.

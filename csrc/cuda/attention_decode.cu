@@ -1,5 +1,4 @@
-// paged_attention on tensor cores, for steps of short requests whose KV heads serve four heads or
-// more.
+// paged_attention on tensor cores, for steps of short requests.
 //
 // contract  that of attention_prefill.cu
 // layout    that of attention_prefill.cu
@@ -9,8 +8,10 @@
 // estimate  4·Nk·D bytes a cached token and layer in bf16, half of that in fp8: 64 requests of 4096
 //           tokens with 8 KV heads of 128 read 1.07 GB, 250 us a layer at 4.3 TB/s; Qwen3.6 with 2
 //           of 256 0.54 GB, 125 us. 4·N·D operations a token: a group of 8 has 8 a byte, of 16 rows
-//           half are idle, 70 TFLOP/s of 790. 128 threads have 16 to 64 KB of loads on their way,
-//           and 4.3 TB/s want 20 KB a multiprocessor
+//           half are idle, 70 TFLOP/s of 790. A group of 2, as in Qwen3-0.6B, takes the same time:
+//           16 keys of 128 dims are 8 kB and some 850 instructions of warps whatever the group, so
+//           that instructions allow twice of 4.3 TB/s. 128 threads have 16 to 64 KB of loads on
+//           their way, and 4.3 TB/s want 20 KB a multiprocessor
 // launches  1
 // source    Dao et al. 2023, Flash-Decoding; PTX ISA, mma.m16n8k16 and ldmatrix
 #include "cuda/device/attention_tiles.cuh"

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kLogitThreads)
     const Sum own = measure.of(value_of(border), border);
     num_ties = own == 0 ? 1 : (target - found.before + own - 1) / own;
   }
-  __syncthreads();
+  // All have read the row: what is above ends with a barrier. So out may be logits.
   Sum found_ties = 0;
   for (int64_t i = threadIdx.x; i < logits.vocab; i += blockDim.x) {
     const float value = logits.at(row, i);

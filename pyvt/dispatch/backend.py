@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from pyvt.dispatch.table import current_backend
-from pyvt.errors import ConfigError
+from pyvt.errors import ConfigError, UnsupportedError
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.stored import Stored
 
@@ -74,6 +76,10 @@ class Device(Protocol):
         """Return copies of host arrays there, by one copy."""
         ...
 
+    def from_dlpack(self, array: Any) -> Any:
+        """Return a tensor over the memory of another library's array there."""
+        ...
+
     def place(self, weight: Any) -> Any:
         """Return a plain or packed weight there; what is there already stays itself."""
         ...
@@ -123,3 +129,29 @@ def selected_backend() -> Backend:
 def backend_named(name: str) -> Backend:
     """Return the record of a loaded backend, an empty one for the reference."""
     return _BACKENDS.get(name) or Backend(name=name)
+
+
+def from_dlpack(array: Any) -> Any:
+    """Return an array of another library as one that ops of the selected backend take.
+
+    Both are one memory, which lives as long as either of them; an op that writes into it changes
+    the other library's array. The way back is that library's own ``from_dlpack``. Arrays of the
+    host that their library does not let be written can only be read.
+
+    Args:
+        array: has ``__dlpack__`` (torch, CuPy, JAX, …) and lies where the selected backend
+            computes.
+
+    Raises:
+        UnsupportedError: it lies elsewhere, or has a dtype that is not taken.
+    """
+    device = selected_backend().device
+    if device is not None:
+        return device.from_dlpack(array)
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UnsupportedError(
+            f"[ops] from_dlpack: expected an array of the host in a dtype that NumPy has, got "
+            f"{type(array).__name__}: {error}; move it there, or select the backend of its device"
+        ) from error

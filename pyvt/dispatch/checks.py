@@ -96,7 +96,9 @@ class Check:
             if array.dtype in _numpy_dtypes(tuple(dtypes)):
                 return
         else:
-            raise DTypeError(f"{self._no_array(name, array)}; convert it with numpy.asarray")
+            is_foreign = hasattr(array, "__dlpack__") and not isinstance(array, np.ndarray)
+            way = "pyvt.ops.from_dlpack" if is_foreign else "numpy.asarray"
+            raise DTypeError(f"{self._no_array(name, array)}; convert it with {way}")
         raise self._bad_dtype(name, dtypes, array.dtype)
 
     def named_dtype(

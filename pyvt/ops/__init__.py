@@ -1,5 +1,6 @@
 """The op library: every public op, with its contract; NumPy arrays in, NumPy arrays out."""
 
+from pyvt.dispatch.backend import from_dlpack
 from pyvt.ops.activation import (
     gelu,
     gelu_and_mul,
@@ -67,6 +68,7 @@ __all__ = [
     "count_nonfinite",
     "dequantize",
     "embedding",
+    "from_dlpack",
     "fused_add_rms_norm",
     "fused_experts",
     "gather_blocks",

@@ -67,6 +67,7 @@ inline void vote(void* const* lanes) {
 }
 
 inline void sync_warp(const char* file, int line, uint32_t mask = 0xffffffffu) {
+  if (is_passed(file, line)) return;
   Exchange own;
   warp_collective(mask, &nothing, &own, file, line);
 }

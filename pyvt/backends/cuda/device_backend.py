@@ -56,6 +56,10 @@ class CudaDevice:
         group: TensorGroup = self._module.TensorGroup(arrays)
         return group
 
+    def from_dlpack(self, array: Any) -> Any:
+        """Return a tensor over the memory of another library's array on the device."""
+        return self._module.from_dlpack(array)
+
     def place(self, weight: Any) -> Any:
         """Return a weight or an array on the device; what is there already stays itself."""
         if isinstance(weight, QuantTensor):

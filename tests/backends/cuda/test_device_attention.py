@@ -10,7 +10,7 @@ from pyvt import ops
 from pyvt.dispatch import use_backend
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing.tolerance import compare
-from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE, native
+from tests.backends.cuda.under_test import NAME, NEEDS_DEVICE, has_used_tensor_cores, native
 
 pytestmark = [NEEDS_DEVICE]
 
@@ -54,7 +54,8 @@ def on_device(device: ModuleType, given: Inputs) -> Inputs:
     return {k: device.upload(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
 
 
-# A group below 4 decodes on f32 tiles, others on tensor cores; so do steps of a few tokens each.
+# Heads of 64, 128 and 256 dims on tensor cores, others on f32 tiles. Steps of up to four tokens a
+# request have their keys split over warps, and over blocks where there are many.
 CASES: dict[str, tuple[int, int, list[int], Inputs]] = {
     "one_tile": (64, 2, [40], {}),
     "tiles_and_group": (64, 4, [70, 1, 33], {}),
@@ -70,8 +71,12 @@ CASES: dict[str, tuple[int, int, list[int], Inputs]] = {
     "decode_soft_cap": (64, 4, [1], {"cached": 70, "soft_cap": 5.0}),
     "verify": (128, 8, [3, 1, 4], {"cached": 60}),
     "split_keys": (64, 16, [1], {"cached": 600, "num_kv_heads": 1}),
-    "plain_decode": (64, 2, [1, 1], {"cached": 90}),
-    "plain_split_keys": (64, 3, [1], {"cached": 520, "num_kv_heads": 1}),
+    "decode_pairs": (128, 2, [1, 1], {"cached": 90}),
+    "decode_one_head_each": (64, 1, [1, 0, 2], {"cached": 40}),
+    "three_heads_split_keys": (64, 3, [1], {"cached": 520, "num_kv_heads": 1}),
+    "plain_prefill": (96, 2, [20, 3], {}),
+    "plain_decode": (96, 2, [1, 1], {"cached": 90}),
+    "plain_split_keys": (96, 3, [1], {"cached": 520, "num_kv_heads": 1}),
 }
 
 
@@ -85,8 +90,12 @@ def check(given: Inputs, dtype: str, launches: int) -> None:
     lse, uploaded = device.zeros(want_lse.shape, np.float32), on_device(device, given)
     before = device.num_launches()
 
-    got = ops.paged_attention(**uploaded, lse=lse)
+    got, has_used = has_used_tensor_cores(
+        "paged_attention", lambda: ops.paged_attention(**uploaded, lse=lse)
+    )
 
+    is_wanted = dtype != "f32" and given["q"].shape[2] in (64, 128, 256)
+    assert has_used in (is_wanted, None)
     assert device.num_launches() - before == launches
     for ours, reference in ((got.numpy(), want), (lse.numpy(), want_lse)):
         difference = compare(ours, reference, "attention", dtype)
@@ -126,3 +135,19 @@ def test_entries_before_the_window_may_hold_anything() -> None:
     got = ops.paged_attention(**on_device(device, given)).numpy()
 
     assert got.tobytes() == want.tobytes()
+
+
+def test_merged_lse_may_be_that_of_a_part() -> None:
+    rng, device = np.random.default_rng(5), native()
+    parts = [rng.standard_normal((9, 3, 40), np.float32) for _ in range(2)]
+    sums = [rng.standard_normal((9, 3), np.float32) for _ in range(2)]
+    use_backend("numpy")
+    want_lse = np.empty((9, 3), np.float32)
+    want = ops.merge_attn_states(parts[0], sums[0], parts[1], sums[1], lse=want_lse)
+    use_backend(NAME)
+    out_a, lse_a, out_b, lse_b = map(device.upload, (parts[0], sums[0], parts[1], sums[1]))
+
+    ops.merge_attn_states(out_a, lse_a, out_b, lse_b, out=out_a, lse=lse_a)
+
+    np.testing.assert_allclose(out_a.numpy(), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(lse_a.numpy(), want_lse, rtol=1e-5, atol=1e-5)

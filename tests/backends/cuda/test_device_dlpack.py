@@ -57,7 +57,7 @@ def test_tensor_is_an_array_of_the_library_without_a_copy(peer: Peer) -> None:
 def test_op_writes_into_an_array_of_the_library(peer: Peer) -> None:
     array = peer.array(HOST.copy())
 
-    tensor = native().from_dlpack(array)
+    tensor = ops.from_dlpack(array)
     ops.relu(tensor, out=tensor)
     native().synchronize()
 
@@ -70,7 +70,7 @@ def test_bf16_goes_both_ways(peer: Peer) -> None:
         pytest.skip("cupy has no bf16")
     given = peer.array(HOST.copy()).to(peer.library.bfloat16)
 
-    back = peer.shared(native().from_dlpack(given))
+    back = peer.shared(ops.from_dlpack(given))
 
     assert back.dtype == peer.library.bfloat16
     assert peer.address(back) == peer.address(given)

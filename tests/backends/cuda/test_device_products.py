@@ -14,7 +14,13 @@ from pyvt.testing.op_cases import OpCase, run_case, run_case_on
 from pyvt.testing.op_cases.moe import experts_call
 from pyvt.testing.random_blocks import random_weight
 from pyvt.testing.tolerance import compare
-from tests.backends.cuda.under_test import IS_THERE, NAME, NEEDS_DEVICE, native
+from tests.backends.cuda.under_test import (
+    IS_THERE,
+    NAME,
+    NEEDS_DEVICE,
+    has_used_tensor_cores,
+    native,
+)
 
 pytestmark = [NEEDS_DEVICE]
 
@@ -48,8 +54,12 @@ def check_product(weight: QuantTensor, num_rows: int, dtype: str, act: str) -> N
     use_backend(NAME)
 
     given = native().upload(x), put(weight), native().upload(bias)
-    got = ops.quant_linear(*given, act=act).numpy()
+    got, has_used = has_used_tensor_cores(
+        "quant_linear", lambda: ops.quant_linear(*given, act=act).numpy()
+    )
 
+    is_wanted = num_rows > 8 and (act == "q8" or dtype != "f32")
+    assert has_used in (is_wanted, None)
     difference = compare(got, want, "linear", dtype)
     assert difference.is_within, difference.reason
 
@@ -102,8 +112,14 @@ def test_experts_of_every_height(height: int, formats: str, act: str, dtype: str
     want = run_case(case, inputs)["out"]
     use_backend(NAME)
 
-    got = run_case_on(native(), case, inputs)["out"]
+    got, has_used = has_used_tensor_cores(
+        "fused_experts", lambda: run_case_on(native(), case, inputs)["out"]
+    )
 
+    if height != 64:
+        assert not has_used
+    elif act == "q8" or (dtype == "bf16" and formats not in ("f16", "f32")):
+        assert has_used in (True, None)
     if act == "q8":
         op_class, bound = "experts_q8", "f32" if dtype == "f32" else "bf16"
     else:

@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 
 from pyvt import backends, ops
+from pyvt.dispatch import use_backend
 from pyvt.errors import UnsupportedError
 
 pytestmark = [pytest.mark.emulated]
 
 if backends.why_not("cuda-emu") is None:
     from pyvt.backends.cuda import _native_emu as emu
+
+
+@pytest.fixture(autouse=True)
+def emulator() -> None:
+    """The backend of the device, selected."""
+    use_backend("cuda-emu")
 
 
 def test_numpy_reads_a_tensor_without_a_copy() -> None:
@@ -28,7 +35,7 @@ def test_numpy_reads_a_tensor_without_a_copy() -> None:
 def test_array_of_numpy_is_a_tensor_without_a_copy() -> None:
     host = np.arange(12, dtype=np.float32).reshape(3, 4)
 
-    tensor = emu.from_dlpack(host.T)
+    tensor = ops.from_dlpack(host.T)
     ops.relu(tensor, out=tensor)
     host[1, 2] = -3
     ops.relu(tensor, out=tensor)
@@ -40,7 +47,7 @@ def test_array_of_numpy_is_a_tensor_without_a_copy() -> None:
 
 def test_memory_lives_as_long_as_a_side_holds_it() -> None:
     shared = np.from_dlpack(emu.upload(np.full((64,), 5, np.int32)))
-    tensor = emu.from_dlpack(np.full((64,), 6, np.int64))
+    tensor = ops.from_dlpack(np.full((64,), 6, np.int64))
     gc.collect()
     emu.empty((64,), np.int32)
     emu.synchronize()
@@ -51,4 +58,13 @@ def test_memory_lives_as_long_as_a_side_holds_it() -> None:
 
 def test_dtype_without_kernels_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="a dtype that kernels know"):
-        emu.from_dlpack(np.zeros(3, np.complex64))
+        ops.from_dlpack(np.zeros(3, np.complex64))
+
+
+def test_memory_of_another_device_is_refused() -> None:
+    class Elsewhere:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 1)
+
+    with pytest.raises(UnsupportedError, match="expected memory of this device, got another's"):
+        ops.from_dlpack(Elsewhere())
