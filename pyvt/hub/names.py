@@ -64,6 +64,8 @@ def parse_name(name: str) -> ModelName:
     is_missing_file = match and not match["pick"] and name.endswith(MODEL_SUFFIXES)
     if match is None or is_missing_file:
         hint = "" if "/" in name else f"; {did_you_mean(name, CATALOGUE)}"
+        if name.startswith("shape:"):
+            hint = "; shapes are for pyvt bench offline and peers, which make such a file"
         raise _bad_name(name, "an existing file or folder, an alias or org/repo", hint)
     return RepoName(match["repo"], match["revision"], match["pick"])
 

@@ -69,6 +69,11 @@ def test_parse_name_near_miss_is_named() -> None:
         parse_name("smolm2-135m")
 
 
+def test_shape_of_the_benchmarks_is_told_as_one() -> None:
+    with pytest.raises(ConfigError, match=r"shapes are for pyvt bench offline and peers"):
+        parse_name("shape:tiny:bf16")
+
+
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b", "a\\b", ".x", "", "x..y", "x\n"])
 def test_is_safe_file_name_refuses_what_leaves_the_folder(name: str) -> None:
     assert not is_safe_file_name(name)
