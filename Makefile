@@ -73,6 +73,9 @@ bench: $(VENV)/.core
 	  --out benchmarks/results
 	$(BIN)/pyvt bench peers $(if $(LLAMA_PYTHON),--llama-python $(LLAMA_PYTHON)) \
 	  $(if $(HF_PYTHON),--hf-python $(HF_PYTHON)) --out benchmarks/results
+	$(BIN)/python -m benchmarks.bench_load smollm2-135m shape:qwen3-0.6b:q8_0 \
+	  shape:qwen3-0.6b:q4_k_m --out benchmarks/results
+	$(BIN)/python -m benchmarks.bench_step smollm2-135m --out benchmarks/results
 	$(PIP) install -q -c constraints.txt -e '.[plot]'
 	$(BIN)/python -m benchmarks.bench_structured --out benchmarks/results
 	$(BIN)/python -m benchmarks.bench_engine

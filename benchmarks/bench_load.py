@@ -1,84 +1,67 @@
-"""Time and memory of loading a model file, against reading the file once.
+"""Time and memory of loading model files, against reading a file once.
 
-    python -m benchmarks.bench_load MODEL.gguf [--repeats 5]
+    python -m benchmarks.bench_load MODEL... [--repeats 5] [--out FOLDER]
 
-Each repetition is a process of its own with the file in the page cache: it reads the file into
-fresh memory and gives that back, then builds an engine, then answers a short prompt. Printed:
-medians of both times and their ratio, and resident memory beside what it may be: 1.05 x file + KV
-cache + 150 MB for interpreter and libraries.
+A model is a .gguf file, an alias, or shape:SHAPE:FORMAT. Each repetition is a process of its own
+with the file in the page cache (``one_load``). Printed are medians, the time over that of reading
+the file once, and resident memory, pages of files in it, over what it may be: 1.05 x file + KV
+cache + 150 MB for interpreter and libraries. ``--out`` writes ``load-<model>.json``.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-OVERHEAD_BYTES = 150 * 10**6
-FILE_SHARE = 1.05
+from benchmarks.lines import Line
+from benchmarks.model_records import model_file, write_model_record
+from benchmarks.one_load import NEW_TOKENS, PROMPT_TOKENS
+from pyvt.testing.docs_loads import LOAD, LOAD_MUST, MEMORY, MEMORY_MUST
+from pyvt.testing.record import LOW, Figure
+
+UNITS = {"file": "MB", "read": "ms", "load": "ms", "resident": "MB", "allowed": "MB"}
+MUSTS = {LOAD: LOAD_MUST, MEMORY: MEMORY_MUST}
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process without pages of files, which can be dropped."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    return int(fields["VmRSS"].split()[0]) * 1024
-
-
-def measure(model: str) -> dict[str, float]:
-    """Return the figures of one load in this process."""
-    Path(model).read_bytes()
-    start = time.perf_counter()
-    size = len(Path(model).read_bytes())
-    read_s = time.perf_counter() - start
-
-    from pyvt.config import engine_config
-    from pyvt.engine.build import build_engine
-    from pyvt.llm import LLM
-    from pyvt.sampling_params import SamplingParams
-    from pyvt.worker.model_runner import ModelRunner
-
-    start = time.perf_counter()
-    engine = build_engine(engine_config(model, max_model_len=1024, num_blocks=64))
-    load_s = time.perf_counter() - start
-    runner = engine.core.runner
-    assert isinstance(runner, ModelRunner), "the engine runs a model"
-    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-    LLM.from_engine(engine).generate([list(range(100, 228))], params)
-    allowed = FILE_SHARE * size + runner.kv_cache.nbytes + OVERHEAD_BYTES
-    return {
-        "read_ms": read_s * 1000,
-        "load_ms": load_s * 1000,
-        "resident_mb": resident_bytes() / 1e6,
-        "allowed_mb": allowed / 1e6,
-        "file_mb": size / 1e6,
-    }
+def figures(runs: Sequence[dict[str, float]]) -> Iterator[Figure]:
+    """Yield the figures of the repetitions of a model; a ratio is of one repetition."""
+    for name, unit in UNITS.items():
+        yield Figure.of(name, unit, [run[name] for run in runs])
+    yield Figure.of(LOAD, LOW, [run["load"] / run["read"] for run in runs])
+    yield Figure.of(MEMORY, LOW, [run["resident"] / run["allowed"] for run in runs])
 
 
 def main() -> None:
-    """Measure in fresh processes and print."""
+    """Measure in fresh processes, print and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("model")
+    parser.add_argument("models", nargs="+")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--one", action="store_true", help="measure in this process, print JSON")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if args.one:
-        print(json.dumps(measure(args.model)))
-        return
-    command = [sys.executable, "-m", "benchmarks.bench_load", "--one", args.model]
-    runs: list[dict[str, Any]] = []
-    for _ in range(args.repeats):
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
-    median = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-    ratio = statistics.median(run["load_ms"] / run["read_ms"] for run in runs)
-    print(f"file {median['file_mb']:.0f} MB, read once {median['read_ms']:.0f} ms")
-    print(f"load {median['load_ms']:.0f} ms, {ratio:.1f} x read")
-    share = median["resident_mb"] / median["allowed_mb"]
-    print(f"resident {median['resident_mb']:.0f} of {median['allowed_mb']:.0f} MB, {share:.0%}")
+    for model in args.models:
+        command = [sys.executable, "-m", "benchmarks.one_load", str(model_file(model))]
+        runs: list[dict[str, Any]] = []
+        for _ in range(args.repeats):
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            runs.append(json.loads(done.stdout.splitlines()[-1]))
+        found = list(figures(runs))
+        print(model)
+        for figure in found:
+            limit = MUSTS.get(figure.name)
+            print(Line(figure.name, figure.median, figure.unit, limit=limit).text())
+        if args.out is not None:
+            write_model_record(
+                args.out,
+                "load",
+                model,
+                found,
+                command="python -m benchmarks.bench_load",
+                prompt_tokens=PROMPT_TOKENS,
+                new_tokens=NEW_TOKENS,
+            )
 
 
 if __name__ == "__main__":

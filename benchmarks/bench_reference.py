@@ -15,7 +15,7 @@ from pyvt.config import engine_config
 from pyvt.engine.build import build_engine
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams
-from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
+from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine, write_record
 
 MODEL = "smollm2-135m"
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -65,7 +65,7 @@ def main() -> None:
             Figure.of("decode", "tokens/s", [decode for _, decode in samples]),
         ),
     )
-    (ROOT / "benchmarks" / "results" / "reference.json").write_text(record.to_json() + "\n")
+    write_record(ROOT / "benchmarks" / "results", "reference", record)
     for figure in record.figures:
         print(f"{figure.name} {figure.median:.1f} {figure.unit} (± {figure.spread:.1f})")
 

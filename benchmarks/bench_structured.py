@@ -26,7 +26,7 @@ from pyvt.engine.build import build_engine
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams, StructuredOutputsParams
 from pyvt.structured import GrammarCompiler
-from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine
+from pyvt.testing.record import Figure, RunRecord, this_commit, this_machine, write_record
 from pyvt.testing.schema_suite import run_suite
 
 MODEL = "smollm2-135m"
@@ -198,7 +198,7 @@ def main() -> None:
         features=(config.device.backend, f"ngram {NUM_DRAFTS}"),
         figures=tuple(figures),
     )
-    (arguments.out / "structured.json").write_text(record.to_json() + "\n")
+    write_record(arguments.out, "structured", record)
     for figure in record.figures:
         print(f"{figure.name} {figure.median:.2f} {figure.unit} (± {figure.spread:.2f})")
 

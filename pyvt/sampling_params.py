@@ -363,6 +363,10 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if hasattr(value, "tolist"):
+                object.__setattr__(self, name, _plain(value))
         self._check_counts()
         self._check_numbers()
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
@@ -432,6 +436,11 @@ def _not_yet(param: str, expected: str, got: int) -> RequestError:
     )
 
 
+def _plain(value: Any) -> Any:
+    """Return the numbers of an array's scalar, or the list of an array, as Python has them."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -461,10 +470,11 @@ def _token_ids(param: str, value: Any) -> tuple[int, ...] | None:
         return None if param == "allowed_token_ids" else ()
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, set, frozenset)):
         raise _error(param, "a list of token ids", value)
-    for token_id in value:
+    token_ids = tuple(map(_plain, value))
+    for token_id in token_ids:
         if not _is_integer(token_id) or token_id < 0:
             raise _error(param, "token ids, integers of at least 0", token_id)
-    return tuple(value)
+    return token_ids
 
 
 def _strings(param: str, value: Any) -> tuple[str, ...]:
@@ -484,8 +494,9 @@ def _logit_bias(value: Any) -> dict[int, float] | None:
         return None
     if not isinstance(value, Mapping):
         raise _error("logit_bias", "a map from token id to number", value)
-    for token_id, bias in value.items():
+    biases = {_plain(token_id): _plain(bias) for token_id, bias in value.items()}
+    for token_id, bias in biases.items():
         if not _is_integer(token_id) or token_id < 0:
             raise _error("logit_bias", "token ids, integers of at least 0", token_id)
         _number("logit_bias", bias, -100.0, 100.0)
-    return dict(value)
+    return biases

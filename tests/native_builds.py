@@ -56,6 +56,14 @@ ENGINE_SELECTION = (
     "several_answers_from or abort_frees_the_state",
     "answer_is_valid and schema0-1.0",
 )
+# Wrong arguments under a sanitizer, which takes ten times as long. Without --all every op and every
+# argument of it meet one in six of the changes in tests/backends/test_bad_arguments_native.py,
+# other ones from op to op and argument to argument, and the random search has as many examples as
+# in make test; with --all all changes and five times the examples.
+BAD_CALLS = {
+    False: {"PYVT_TEST_SPREAD": "6", "PYVT_TEST_EXAMPLES": "200"},
+    True: {"PYVT_TEST_EXAMPLES": "1000"},
+}
 # As in make test: an emulator is one thread, and its tests are long.
 TWO_PROCESSES = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
 SELECTION = ("tests/backends/test_op_cases.py", "tests/backends/test_int8_kernels.py")
@@ -248,7 +256,7 @@ def main(name: str, is_all: bool) -> int:
     environment = {**os.environ, build.variable: str(folder), **build.environment}
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own.
-        environment |= {"ASAN_OPTIONS": "detect_leaks=0", "PYVT_TEST_EXAMPLES": "1000"}
+        environment |= {"ASAN_OPTIONS": "detect_leaks=0", **(BAD_CALLS[is_all])}
         environment["LD_PRELOAD"] = " ".join(_library(library) for library in build.preload)
     return subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyvt.engine.events import Event
@@ -81,6 +82,23 @@ def test_generate_tokens_do_not_depend_on_the_batch() -> None:
 )
 def test_generate_takes_one_prompt_or_several(prompts: Any, num_outputs: int) -> None:
     assert len(llm_of()[0].generate(prompts, FIVE)) == num_outputs
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        np.array([97, 98]),
+        [np.int64(97), np.int64(98)],
+        np.array([[97, 98]]),
+        [np.array([97, 98])],
+        {"prompt_token_ids": np.array([97, 98])},
+    ],
+)
+def test_generate_takes_token_ids_in_arrays(prompts: Any) -> None:
+    (found,) = llm_of()[0].generate(prompts, FIVE)
+
+    assert (found.prompt_token_ids, {type(i) for i in found.prompt_token_ids}) == ((97, 98), {int})
+    assert token_ids(found) == token_ids(llm_of()[0].generate([97, 98], FIVE)[0])
 
 
 def test_generate_takes_objects_and_the_names_that_programs_for_vllm_use() -> None:

@@ -22,6 +22,11 @@ MAX_WHEEL_MB = 24
 QUESTION = ("--raw", "--ignore-eos", "--max-tokens", "4", "--temperature", "0", "Hello")
 
 
+def surroundings() -> dict[str, str]:
+    """Return the variables of this process, without other places of modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """A fresh environment with pyvt."""
@@ -34,7 +39,7 @@ class Environment:
         return subprocess.run(
             [str(self.folder / "bin" / "pyvt"), *args],
             cwd=self.folder,
-            env={**os.environ, "PYVT_HOME": str(self.home)},
+            env={**surroundings(), "PYVT_HOME": str(self.home)},
             capture_output=True,
             text=True,
         )
@@ -104,7 +109,7 @@ def answer(environment: Environment, talker: str, backend: str) -> subprocess.Co
 def test_sdist_without_a_compiler_answers_with_numpy_and_says_so(
     sdist: Path, talker: str, tmp_path: Path
 ) -> None:
-    variables = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}
+    variables = {name: value for name, value in surroundings().items() if name not in ("CC", "CXX")}
     variables["PATH"] = paths_without_compiler(tmp_path / "bin")
 
     environment = install(sdist, tmp_path / "environment", variables)

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyvt.errors import RequestError
@@ -106,6 +107,36 @@ def test_sampling_params_best_of_is_refused_unless_it_equals_n() -> None:
         SamplingParams(n=2, best_of=3)
 
     assert SamplingParams(n=2, best_of=2).n == 2
+
+
+def test_sampling_params_take_the_numbers_of_arrays_as_pythons() -> None:
+    given = SamplingParams(
+        temperature=np.float64(0.5),
+        top_p=np.float32(0.25),
+        max_tokens=np.int64(4),
+        seed=np.uint64(2**63),
+        ignore_eos=np.bool_(True),
+        stop=np.array(["a"]),
+        stop_token_ids=np.array([1, 2]),
+        banned_token_ids=[np.int32(3)],
+        logit_bias={np.int64(5): np.float32(1.5)},
+    )
+    assert given == SamplingParams(
+        temperature=0.5,
+        top_p=0.25,
+        max_tokens=4,
+        seed=2**63,
+        ignore_eos=True,
+        stop=["a"],
+        stop_token_ids=[1, 2],
+        banned_token_ids=[3],
+        logit_bias={5: 1.5},
+    )
+    assert {type(value) for value in (given.temperature, given.max_tokens)} == {float, int}
+    assert set(map(type, given.stop_token_ids + given.banned_token_ids)) == {int}
+    for value in (np.array([0.5, 1.0]), np.float32("nan")):
+        with pytest.raises(RequestError, match="temperature"):
+            SamplingParams(temperature=value)
 
 
 def test_sampling_params_sequences_become_tuples() -> None:

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 
 #include "pyvt/tensor_view.h"
 
@@ -47,6 +48,15 @@ struct Q8Rows {
 // Tiles that lie apart and are read in turn by one row.
 constexpr int kStreams = 4;
 
+// Rows of activations that a kernel of floats takes at once, and the place of the number that is
+// best taken of `num_rows`: 7 and 8 rows go in two parts of up to 4, which take a third less than 6
+// and the rest.
+constexpr int64_t kFloatSteps[] = {1, 2, 3, 4, 6};
+constexpr size_t float_step(int64_t num_rows) {
+  if (num_rows >= 6) return num_rows == 7 || num_rows == 8 ? 3 : 4;
+  return num_rows >= 4 ? 3 : static_cast<size_t>(num_rows - 1);
+}
+
 // One block format. A format without integer codes has no `direct` and `panel`: its products are
 // those of what `decode_tile` gives. `out` is [rows][ldo] f32, 16 outputs a row. Every kernel gives
 // an output the same bits: blocks in order of columns, an exact integer dot, then fma into one f32
@@ -75,6 +85,11 @@ struct Int8Format {
   void (*unpack_panel)(const uint8_t* tile, int64_t num_cols, uint8_t* panel);
   void (*panel[2])(const uint8_t* panel, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
                    int64_t ldo, bool is_first);
+
+  // Products of kFloatSteps rows x [rows][ldx] of f32 with a packed tile; null where it is decoded
+  // for them.
+  void (*of_floats[std::size(kFloatSteps)])(const uint8_t* tile, int64_t num_cols, const float* x,
+                                            int64_t ldx, float* out, int64_t ldo);
 
   // Columns [k0, k1), multiples of block_cols, as f32 [k1 - k0][16].
   void (*decode_tile)(const uint8_t* tile, int64_t k0, int64_t k1, float* panel);
@@ -114,15 +129,6 @@ inline int int8_index(DType dtype) {
     default:
       return -1;
   }
-}
-
-// Rows of activations that a kernel of floats takes at once, and the place of the number that is
-// best taken of `num_rows`: 7 and 8 rows go in two parts of up to 4, which take a third less than 6
-// and the rest.
-constexpr int64_t kFloatSteps[] = {1, 2, 3, 4, 6};
-constexpr size_t float_step(int64_t num_rows) {
-  if (num_rows >= 6) return num_rows == 7 || num_rows == 8 ? 3 : 4;
-  return num_rows >= 4 ? 3 : static_cast<size_t>(num_rows - 1);
 }
 
 // One plain float format: a tile is [K / words][16 rows] of 32-bit words, and a word holds one

@@ -11,8 +11,10 @@
 //           Qwen3.6-35B-A3B in Q4_K and B = 1, 8 · 3 · 512 · 2048 · 4.5 bits are 14 MB a layer,
 //           3.3 us at 4.3 TB/s; at B = 64 222 experts, 393 MB, 91 us. Prefill: 6·I·H·K operations a
 //           token and layer, 50 MFLOP; scratch of a pair, 4·(I + H) bytes, is written and read once
-// launches  router 1; experts 4 for up to 32 pairs, else 5, and 2 more with act=q8;
-//           shared expert 1
+//           Experts with columns in orders of their own: the rows of all pairs are written in
+//           these orders first
+// launches  router 1; experts 4 for up to 32 pairs, else 5, 2 more with act=q8, and one for each
+//           stack with orders; shared expert 1
 // source    Shazeer et al. 2017, arXiv:1701.06538
 #include "cuda/device/logits.cuh"
 #include "cuda/ops.h"
@@ -136,6 +138,16 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
+// out[p, i] = x[p / per_x_row, columns[ids[p], i]].
+__global__ void __launch_bounds__(kAddThreads)
+    take_pairs_kernel(Rows out, Rows x, ExpertIds ids, const int32_t* columns, int64_t stride,
+                      int per_x_row) {
+  const int pair = static_cast<int>(blockIdx.x);
+  const Row to = out.at(pair), from = x.at(pair / per_x_row);
+  const int32_t* order = columns + ids[pair] * stride;
+  for (int64_t i = threadIdx.x; i < out.length; i += blockDim.x) to.set(i, from.get(order[i]));
+}
+
 // out[t] = Σ weights[t, k] · parts[t · K + k], by k.
 __global__ void __launch_bounds__(kAddThreads)
     add_parts_kernel(Rows out, Rows parts, Rows weights) {
@@ -183,7 +195,17 @@ TensorView tokens_of(const TensorView& view, int64_t first, int64_t count, int64
 
 struct Stacks {
   Matrices gate, up, down;
+  TensorView gate_columns, up_columns, down_columns;  // [E, K], without value where in their own
 };
+
+void check_columns(const char* op, const char* name, const TensorView& columns,
+                   const Matrices& stack) {
+  PYVT_CHECK(op,
+             !columns.has_value() ||
+                 (columns.dtype == DType::kI32 && columns.rank == 2 && columns.is_dense(1) &&
+                  columns.shape[0] == stack.num_matrices && columns.shape[1] == stack.num_cols),
+             name, ": expected i32 [", stack.num_matrices, ", ", stack.num_cols, "]");
+}
 
 // The pairs of some tokens, whose products go through the same schedule.
 class Pairs {
@@ -209,6 +231,18 @@ class Pairs {
     context.launch(op, &sort_kernel, dim3(1), dim3(kSortThreads),
                    as_size(num_experts) * sizeof(int32_t), pairs, pairs + count, schedule_.ids,
                    schedule_.num_rows, num_experts, height, schedule_.num_tiles);
+  }
+
+  // The row of each pair in the order of its expert's columns, in memory of `buffer`.
+  Rows taken(const Rows& x, const TensorView& columns, int per_x_row,
+             std::shared_ptr<Buffer>* buffer) const {
+    *buffer = context_.take(as_size(schedule_.num_rows * x.length) * sizeof(float));
+    const Rows rows = dense_rows((*buffer)->data(), schedule_.num_rows, x.length);
+    if (x.length == 0) return rows;
+    context_.launch(op_, &take_pairs_kernel, dim3(static_cast<unsigned>(schedule_.num_rows)),
+                    dim3(threads_for(x.length, kPerThread, kAddThreads)), 0, rows, x, schedule_.ids,
+                    columns.as<const int32_t>(), columns.stride[0], per_x_row);
+    return rows;
   }
 
   // Rows of x in int8, where products are of codes.
@@ -264,12 +298,32 @@ void run_experts(Context& context, const char* op, const TensorView& out, const 
     const auto middle = context.take(as_size(num_pairs * inner) * sizeof(float));
     const Rows of_middle = dense_rows(middle->data(), num_pairs, inner);
     Pairs pairs(context, op, ids, stacks.gate.num_matrices, out.dtype != DType::kF32);
-    pairs.quantize(from, is_q8 && (has_codes(stacks.gate.dtype) || has_codes(stacks.up.dtype)));
     const int per_token = static_cast<int>(top_k);
-    pairs.product(of_middle, from, stacks.gate, {}, is_q8, per_token);
-    pairs.product(of_middle, from, stacks.up, of_middle, is_q8, per_token);
-    pairs.quantize(of_middle, is_q8 && has_codes(stacks.down.dtype));
-    pairs.product(of_parts, of_middle, stacks.down, {}, is_q8, 1);
+    std::shared_ptr<Buffer> of_gate, of_up, of_down;
+    const auto is_coded = [&](const Matrices& stack) { return is_q8 && has_codes(stack.dtype); };
+    // One input of gate and up, or one of each.
+    Rows input = from;
+    int per_input = per_token;
+    if (stacks.gate_columns.has_value()) {
+      input = pairs.taken(from, stacks.gate_columns, per_token, &of_gate);
+      per_input = 1;
+    }
+    const bool is_one = stacks.gate_columns.data == stacks.up_columns.data;
+    pairs.quantize(input, is_coded(stacks.gate) || (is_one && is_coded(stacks.up)));
+    pairs.product(of_middle, input, stacks.gate, {}, is_q8, per_input);
+    if (!is_one) {
+      const bool has_order = stacks.up_columns.has_value();
+      input = has_order ? pairs.taken(from, stacks.up_columns, per_token, &of_up) : from;
+      per_input = has_order ? 1 : per_token;
+      pairs.quantize(input, is_coded(stacks.up));
+    }
+    pairs.product(of_middle, input, stacks.up, of_middle, is_q8, per_input);
+    Rows hidden_rows = of_middle;
+    if (stacks.down_columns.has_value()) {
+      hidden_rows = pairs.taken(of_middle, stacks.down_columns, 1, &of_down);
+    }
+    pairs.quantize(hidden_rows, is_coded(stacks.down));
+    pairs.product(of_parts, hidden_rows, stacks.down, {}, is_q8, 1);
   }
   const dim3 grid(static_cast<unsigned>(to.num_rows), blocks_for(hidden, kAddThreads));
   context.launch(op, &add_parts_kernel, grid, dim3(kAddThreads), 0, to, of_parts,
@@ -301,6 +355,7 @@ void router_topk(Context& context, TensorView weights, TensorView ids, TensorVie
 
 void fused_experts(Context& context, TensorView out, TensorView x, TensorView expert_ids,
                    TensorView expert_weights, ExpertStack gate, ExpertStack up, ExpertStack down,
+                   TensorView gate_columns, TensorView up_columns, TensorView down_columns,
                    std::string act) {
   const char* op = "fused_experts";
   PYVT_CHECK(
@@ -316,8 +371,12 @@ void fused_experts(Context& context, TensorView out, TensorView x, TensorView ex
                  expert_weights.shape[1] == expert_ids.shape[1],
              "expert_weights: expected f32 [T, K]");
   PYVT_CHECK(op, act == "none" || act == "q8", "act: expected none or q8, got ", act);
-  const Stacks stacks = {matrices_of(op, "gate", gate), matrices_of(op, "up", up),
-                         matrices_of(op, "down", down)};
+  const Stacks stacks = {matrices_of(op, "gate", gate),
+                         matrices_of(op, "up", up),
+                         matrices_of(op, "down", down),
+                         gate_columns,
+                         up_columns,
+                         down_columns};
   const int64_t hidden = x.shape[1], inner = stacks.gate.num_rows;
   PYVT_CHECK(op,
              stacks.gate.num_cols == hidden && stacks.up.num_cols == hidden &&
@@ -328,6 +387,9 @@ void fused_experts(Context& context, TensorView out, TensorView x, TensorView ex
              stacks.up.num_matrices == stacks.gate.num_matrices &&
                  stacks.down.num_matrices == stacks.gate.num_matrices,
              "gate, up, down: expected as many experts each");
+  check_columns(op, "gate_columns", gate_columns, stacks.gate);
+  check_columns(op, "up_columns", up_columns, stacks.up);
+  check_columns(op, "down_columns", down_columns, stacks.down);
   if (out.size() == 0) return;
   const int64_t id_bytes = expert_ids.dtype == DType::kI64 ? 8 : 4;
   const int64_t x_bytes = x.dtype == DType::kF32 ? 4 : 2;

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pyvt.cli.bench_table import show_table
+from pyvt.cli.terminal import say
 
 json_option = click.option("--json", "is_json", is_flag=True, help="print the records as JSON")
 out_option = click.option(
@@ -24,15 +25,19 @@ def tell(
     out: Path | None,
     is_json: bool,
 ) -> None:
-    """Print the table or the records, and write the records into a folder where one is given."""
+    """Print the table or the records, and write the records into a folder where one is given.
+
+    What fell since the record that lay there is told.
+    """
     if is_json:
         click.echo(f"[{','.join(record.to_json() for _, record in records)}]")
     else:
         show_table(heads, rows)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        write = testing_module("record").write_record
         for name, record in records:
-            (out / f"{name}.json").write_text(record.to_json() + "\n")
+            for fallen in write(out, name, record).fallen:
+                say(f"{name}: fell: {fallen.name} from {fallen.before:.2f} to {fallen.now:.2f}")
 
 
 def command_line() -> str:

@@ -113,15 +113,17 @@ def linear_attention_from_gguf(
 ) -> LinearAttentionConfig:
     """Return the linear attention of GGUF metadata.
 
-    Which projections are fused is told by the names of the tensors.
+    Which projections are fused is told by the names of the tensors; what else there is of them, or
+    is missing, the loader finds.
     """
     num_value_heads = keys.size("ssm.time_step_rank")
     inner_size = keys.size("ssm.inner_size")
     if inner_size % num_value_heads:
         raise keys.error("ssm.inner_size", f"a multiple of {num_value_heads} heads", inner_size)
     stored = {name.split(".")[-2] for name in shapes if ".linear_attn.in_proj_" in name}
-    names = (*FUSED_PROJECTIONS[:1], *SPLIT_PROJECTIONS[:2], *FUSED_PROJECTIONS[1:])
-    found = tuple(name for name in (*names, *SPLIT_PROJECTIONS[2:]) if name in stored)
+    qkvz, ba = FUSED_PROJECTIONS
+    first = (qkvz,) if qkvz in stored else SPLIT_PROJECTIONS[:2]
+    second = (ba,) if ba in stored else SPLIT_PROJECTIONS[2:]
     return LinearAttentionConfig(
         num_key_heads=keys.size("ssm.group_count"),
         num_value_heads=num_value_heads,
@@ -129,7 +131,7 @@ def linear_attention_from_gguf(
         value_head_dim=inner_size // num_value_heads,
         conv_kernel=keys.size("ssm.conv_kernel"),
         head_map=head_map,
-        projections=found or SPLIT_PROJECTIONS,
+        projections=(*first, *second),
         has_log_decay=False,
     )
 

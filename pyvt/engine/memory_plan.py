@@ -27,7 +27,7 @@ from pyvt.log import get_logger
 from pyvt.models.registry import model_class, model_config
 from pyvt.quant import WeightSettings
 from pyvt.tensor.cores import num_usable_cores
-from pyvt.tensor.dtype import dtype_named
+from pyvt.tensor.dtype import SCALED_BLOCKS, dtype_named
 from pyvt.tensor.memory import available_host_bytes
 from pyvt.weights.loader import decide_expand
 from pyvt.weights.resolve import ModelFiles
@@ -239,8 +239,9 @@ def plan(
     if measured is not None:
         weight_bytes, activation_bytes = measured.weight_bytes, measured.workspace_bytes
     needs = Needs(weight_bytes, activation_bytes, *_least_cache(config, specs), share)
-    stacks = 0 if expand.is_expanded else sum(i.nbytes for i in infos if _is_expert_stack(i))
-    file_bytes = _file_bytes(device.experts, stacks, needs, free) if share.is_of_host else 0
+    stays = share.is_of_host and not expand.is_expanded
+    stacks = sum(info.nbytes for info in infos if stays and _is_expert_stack(info))
+    file_bytes = _file_bytes(device.experts, stacks, needs, free)
     weight_bytes -= file_bytes
     needs = replace(needs, weight_bytes=weight_bytes)
     if config.cache.num_blocks == "auto":
@@ -354,12 +355,25 @@ def _least_cache(config: EngineConfig, specs: Sequence[LayerSpec]) -> tuple[int,
 
 
 def _is_expert_stack(info: TensorInfo) -> bool:
-    """Whether a tensor is all experts of a layer, so that it can be used where it lies."""
-    return ".mlp.experts." in info.name and len(info.shape) == 3
+    """Whether a tensor is all experts of a layer, so that it can be used where it lies.
+
+    Blocks of quantized checkpoints are laid out anew in memory.
+    """
+    is_stack = ".mlp.experts." in info.name and len(info.shape) == 3
+    return is_stack and info.dtype not in SCALED_BLOCKS
 
 
 def _file_bytes(place: str, stack_bytes: int, needs: Needs, free: int) -> int:
-    """Return the bytes of experts that stay in the file; says so once where memory decides."""
+    """Return the bytes of experts that stay in the file; says so once where memory decides.
+
+    Raises ConfigError where they are wanted there and none can be.
+    """
+    if place == "file" and not stack_bytes:
+        raise ConfigError(
+            "[config] device.experts: expected stacks of experts that are read as they are stored "
+            "by the host, for 'file', got none; take 'auto', or a GGUF file of the model",
+            field="device.experts",
+        )
     if place == "memory" or (place == "auto" and needs.nbytes <= free):
         return 0
     if place == "auto" and stack_bytes:

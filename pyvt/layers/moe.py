@@ -3,6 +3,11 @@
 Dims: T tokens, H hidden size, E experts, K experts of a token, I intermediate size of an expert.
 """
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
 from pyvt import ops
 from pyvt.config.model import ModelConfig
 from pyvt.config.moe import MoEConfig
@@ -11,6 +16,9 @@ from pyvt.layers.mlp import GatedMLP
 from pyvt.layers.module import Module
 from pyvt.ops.numerics import Array
 from pyvt.quant import WeightSettings
+from pyvt.tensor.packed_tensor import PackedTensor
+from pyvt.tensor.quant_tensor import QuantTensor
+from pyvt.tensor.stored import columns_of
 from pyvt.weights.param import EXPERTS, Parameter, ParamSlot
 
 
@@ -29,8 +37,15 @@ class Experts(Module):
         self._act = "none"
 
     def after_load(self, settings: WeightSettings) -> None:
-        """Keep whether activations are quantised before products with blocks."""
+        """Keep whether activations are quantised before products with blocks.
+
+        Where gate and up take their input in one order, they refer to one array of it.
+        """
         self._act = settings.act
+        gate, up = self.gate_proj.data, self.up_proj.data
+        order, other = columns_of(gate), columns_of(up)
+        if isinstance(up, QuantTensor | PackedTensor) and _is_same_order(order, other):
+            self.up_proj.parts = (replace(up, columns=order),)
 
     def __call__(self, x: Array, expert_ids: Array, expert_weights: Array) -> Array:
         """Return the weighted sum ``[T, H]`` of each token's experts ``[T, K]``."""
@@ -43,6 +58,12 @@ class Experts(Module):
             self.down_proj.data,
             act=self._act,
         )
+
+
+def _is_same_order(order: Any, other: Any) -> bool:
+    """Whether two orders in the memory of the host are the same."""
+    is_on_host = isinstance(order, np.ndarray) and isinstance(other, np.ndarray)
+    return is_on_host and np.array_equal(order, other)
 
 
 def _stack(name: str, num_experts: int, shape: tuple[int, int]) -> Parameter:

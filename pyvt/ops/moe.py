@@ -18,7 +18,7 @@ from pyvt.ops.quant_gguf import QUANT_LINEAR
 from pyvt.tensor.dtype import BLOCK_FORMATS, F32, F64, FLOATS, I32, I64
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tensor.stored import Stored, matrix_of
+from pyvt.tensor.stored import Stored, columns_of, matrix_of
 
 ROUTER_TOPK = declare("router_topk", num_outputs=2)
 FUSED_EXPERTS = declare("fused_experts")
@@ -96,7 +96,8 @@ def fused_experts(
     expert ``expert_ids[t, k]``. All between is in f32 (f64 where an input is f64), the sum goes by
     k, and ``out`` is rounded once. With ``act="q8"`` the input of a product with blocks, ``x`` or
     the hidden row, is quantised first, as ``quant_linear`` does; not before plain weights, nor
-    before a format without integer codes.
+    before a format without integer codes. A stack whose tensor has ``columns`` ``[E, K]`` gets the
+    elements of its input in the order of each expert.
 
     Args:
         x: ``[T, H]`` f64|f32|bf16|f16.
@@ -131,7 +132,14 @@ def fused_experts(
         raise ConfigError(f"[fused_experts] act: {act!r} is unknown; {valid}", field="act")
     out = check.output(out, x.shape, x.dtype)
     check.disjoint("out", out, x=x, expert_ids=expert_ids, expert_weights=expert_weights)
-    FUSED_EXPERTS(out, x, expert_ids, expert_weights, gate, up, down, act)
+    orders = columns_of(gate), columns_of(up), columns_of(down)
+    for name, columns, dims in zip(
+        ("gate", "up", "down"), orders, ("E H", "E H", "E I"), strict=True
+    ):
+        check.optional(f"{name}.columns", columns, dims, (I32,))
+        if columns is not None:
+            check.index(f"{name}.columns", columns, columns.shape[1])
+    FUSED_EXPERTS(out, x, expert_ids, expert_weights, gate, up, down, *orders, act)
     return out
 
 
@@ -144,6 +152,9 @@ def _fused_experts(
     gate: Experts,
     up: Experts,
     down: Experts,
+    gate_columns: Array | None,
+    up_columns: Array | None,
+    down_columns: Array | None,
     act: str,
 ) -> None:
     accum = accum_dtype(x, expert_weights)
@@ -155,18 +166,20 @@ def _fused_experts(
         for expert in np.unique(ids).tolist():
             chosen = ids == expert
             rows = wide[np.nonzero(chosen)[0]]
-            hidden = _product(rows, gate, expert, act)
+            hidden = _product(rows, gate, gate_columns, expert, act)
             SILU.reference_kernel(hidden, hidden)
-            hidden *= _product(rows, up, expert, act)
-            parts[chosen] = _product(hidden, down, expert, act)
+            hidden *= _product(rows, up, up_columns, expert, act)
+            parts[chosen] = _product(hidden, down, down_columns, expert, act)
         total = np.zeros(wide.shape, accum)
         for k in range(ids.shape[1]):
             total += expert_weights[tokens, k, None].astype(accum) * parts[:, k]
         round_into(out[tokens], total)
 
 
-def _product(rows: Array, weight: Experts, expert: int, act: str) -> Array:
+def _product(rows: Array, weight: Experts, columns: Array | None, expert: int, act: str) -> Array:
     """Return the products of rows of the accumulation dtype with the matrix of one expert."""
+    if columns is not None:
+        rows = rows[:, columns[expert]]
     if isinstance(weight, PackedTensor):
         packed = weight.matrix(expert)
         matrix = unpack_tiles(packed, 0, packed.num_tiles)

@@ -20,7 +20,7 @@ from pyvt.ops.quant_gguf import QUANT_EMBEDDING, QUANT_LINEAR
 from pyvt.tensor.dtype import DTYPES, F32, FLOATS, I32, I64, DType
 from pyvt.tensor.packed_tensor import TILE_ROWS, PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tensor.stored import Stored, columns_of, has_same_columns, joined, stored_dtype
+from pyvt.tensor.stored import Stored, has_same_columns, joined, joined_columns, stored_dtype
 
 PACKED_LINEAR = declare("packed_linear")
 PACKED_EMBEDDING = declare("packed_embedding")
@@ -57,11 +57,9 @@ def prepack_weight(*parts: Stored) -> Stored | PackedTensor:
             f"[prepack_weight] parts: expected [N, K] of one K, or [E, N, K] of one N and K, "
             f"got {shapes}"
         )
-    columns = columns_of(parts[0])
-    if not has_same_columns(parts) or (columns is not None and len(shapes[0]) > 2):
-        raise ShapeError(
-            "[prepack_weight] parts: expected columns in one order, in stacks their own, got others"
-        )
+    if not has_same_columns(parts):
+        raise ShapeError("[prepack_weight] parts: expected columns in one order, got others")
+    columns = joined_columns(parts)
     prepack = selected_backend().prepack
     packed = None if prepack is None else prepack(parts)
     if packed is None:

@@ -60,7 +60,8 @@ def dequantize(
         return out
     stored = np.empty(out.shape, out.dtype)
     DEQUANTIZE(stored, weight)
-    out[..., weight.columns] = stored
+    for index in np.ndindex(weight.columns.shape[:-1]):
+        out[index][..., weight.columns[index]] = stored[index]
     return out
 
 

@@ -29,7 +29,7 @@ class PackedTensor:
         shape: logical shape ``(N, K)`` or ``(E, N, K)``.
         layout: name of the layout, ``tile16``.
         data: uint8 ``[num_tiles · tile_bytes]``, contiguous, matrix by matrix.
-        columns: ``[K]`` i32, as in ``QuantTensor``.
+        columns: ``[K]`` or ``[E, K]`` i32, as in ``QuantTensor``.
     """
 
     dtype: DType
@@ -79,4 +79,5 @@ class PackedTensor:
         num_matrices, *shape = self.shape
         size = self.data.size // num_matrices
         tiles = self.data[index * size : (index + 1) * size]
-        return PackedTensor(self.dtype, tuple(shape), self.layout, tiles)
+        columns = None if self.columns is None else self.columns[index]
+        return PackedTensor(self.dtype, tuple(shape), self.layout, tiles, columns)

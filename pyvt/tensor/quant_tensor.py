@@ -23,8 +23,8 @@ class QuantTensor:
         dtype: a block format.
         shape: logical shape ``[..., K]``; K is a positive multiple of ``dtype.block_size``.
         blocks: uint8 ``[..., K / block_size * block_bytes]``; may be a view of a mapped file.
-        columns: ``[K]`` i32, where column j of the blocks is column ``columns[j]`` of the matrix;
-            None where they are in their own order.
+        columns: ``[K]`` i32, where column j of the blocks is column ``columns[j]`` of the matrix,
+            or ``[E, K]`` for the matrices of a stack; None where they are in their own order.
     """
 
     dtype: DType

@@ -188,9 +188,8 @@ def status_page(root: Path) -> str:
 
 def performance_page(root: Path) -> str:
     """Return the page of measured speed."""
-    peers = performance.records(root, "peers-")
-    offline, timed = performance.records(root, "offline-"), performance.records(root, "ops")
-    every = [*peers.values(), *offline.values(), *timed.values()]
+    by_kind = {kind: performance.records(root, kind) for kind in performance.KINDS}
+    every = [record for found in by_kind.values() for record in found.values()]
     text = (
         f"{NOTE}\n# Performance\n\n"
         "What `pyvt bench` measured, from the run records in `benchmarks/results`; `make bench`\n"
@@ -198,39 +197,22 @@ def performance_page(root: Path) -> str:
         "is the median over repetitions, ± half its range. A share is of a limit of the same run:\n"
         "for decode a plain read of memory, else the multiply-add loop of the weight format\n"
         "(`csrc/cpu/machine_limits.cpp`). Tokens/s move with the machine; ratios are the claim.\n"
-        "pyvt samples greedily, the peers sample nothing.\n\n"
+        "pyvt samples greedily, the peers sample nothing. A record that is taken anew is compared\n"
+        "with the one before: what fell by more than both vary stands under Fallen.\n\n"
         f"Taken on: {performance.machine_line(every) or 'nothing yet'}.\n"
     )
-    missing = performance.missing_models(peers)
+    missing = performance.missing_models(by_kind["peers-"])
     if missing:
         text += f"\nNot measured yet: {code(missing)}.\n"
-    sections = (
-        ("Beside other engines", performance.PEERS_HEADER, peers, performance.peers_rows),
-        ("One core busy", ("model", "workload", "kept", "must"), peers, performance.busy_rows),
-        ("Resident memory", ("model", "engine", "MB"), peers, performance.memory_rows),
-        (
-            "Whole models",
-            ("model", "workload", "tokens/s", "±", "of read", "of peak", "x reference"),
-            offline,
-            performance.offline_rows,
-        ),
-        (
-            "Ops",
-            (
-                *("op and case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak"),
-                "x reference",
-            ),
-            timed,
-            performance.ops_rows,
-        ),
-    )
-    for title, header, records, rows in sections:
-        lines = [row for record in records.values() for row in rows(record)]
+    for title, header, kind, rows in performance.SECTIONS:
+        found = by_kind if kind is None else {kind: by_kind[kind]}
+        lines = [
+            row for records in found.values() for record in records.values() for row in rows(record)
+        ]
         if lines:
             text += f"\n## {title}\n\n{table(header, lines)}"
-    notes = list(performance.notes_rows(peers))
-    if notes:
-        text += f"\n## Missed\n\n{table(('model', 'workload', 'ratio', 'why'), notes)}"
+        elif kind is None and every:
+            text += f"\n## {title}\n\nNo figure of these records.\n"
     if (root / "docs" / "performance.svg").is_file():
         text += "\n![shares of the limit, and ratios to peers](performance.svg)\n"
     return text

@@ -1,31 +1,25 @@
 """The page of measured speed, ``docs/performance.md``, from the records in ``benchmarks/results``.
 
 ``pyvt bench … --out benchmarks/results`` writes the records: ``ops.json``, ``offline-<model>.json``
-and ``peers-<model>.json``. What is missing is said to be missing.
+and ``peers-<model>.json``; those of loads and steps are in ``docs_loads``. What is missing is said
+to be missing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pyvt.testing.bench_peers import BUSY_MUST, MODELS, PYVT, TARGETS, Target
+from pyvt.testing.docs_loads import LOAD_HEADER, STEP_HEADER, load_rows, step_rows
+from pyvt.testing.docs_missed import NOTES
 from pyvt.testing.record import Figure, RunRecord
 
 PEERS_HEADER = ("model", "workload", "pyvt", "best peer", "ratio", "±", "must", "aim", "of limit")
 Row = tuple[str, ...]
 
+MEMORY_MUST = 1.0  # resident memory over that of the leanest peer
+
 # The cases of products that are drawn, a decode step and a prefill, and the limit of each.
 ROWS = {"M=1": "read", "M=256": "peak"}
-# What bounds a figure that is missed and what was tried, by (model, workload).
-NOTES: dict[tuple[str, str], str] = {
-    ("shape:qwen3-0.6b:q8_0", "prefill 512"): (
-        "within what the ratio varies by; bound by the multiply-add pipes: the panel kernel is at "
-        "62 to 67 % of the int8 loop with the sign's xor; tried: tiles as packed for more rows"
-    ),
-    ("shape:qwen3-30b-a3b-quarter:q4_k_m", "decode@128"): (
-        "the step reads at 71 % of a plain read (78 % in the run before, then 1.31); where the "
-        "rest goes was not profiled"
-    ),
-}
 
 
 def records(root: Path, kind: str) -> dict[str, RunRecord]:
@@ -94,10 +88,18 @@ def busy_rows(record: RunRecord) -> Iterator[Row]:
 
 
 def memory_rows(record: RunRecord) -> Iterator[Row]:
-    """Yield the resident memory of each engine."""
-    for name, figure in figures(record).items():
-        if name.endswith(" resident"):
-            yield (record.model, name.removesuffix(" resident"), f"{figure.median:.0f}")
+    """Yield the resident memory of each engine; of pyvt its ratio to the leanest peer's too."""
+    sizes = {
+        name.removesuffix(" resident"): figure.median
+        for name, figure in figures(record).items()
+        if name.endswith(" resident")
+    }
+    peers = [size for engine, size in sizes.items() if engine != PYVT]
+    for engine, size in sizes.items():
+        ratio = size / min(peers) if engine == PYVT and peers else None
+        is_missed = ratio is not None and ratio > MEMORY_MUST
+        share = "" if ratio is None else f"{ratio:.2f}" + (" (missed)" if is_missed else "")
+        yield (record.model, engine, f"{size:.0f}", share, "" if ratio is None else "<= 1")
 
 
 def ops_rows(record: RunRecord) -> Iterator[Row]:
@@ -143,19 +145,31 @@ def machine_line(found: Sequence[RunRecord]) -> str:
     return "; ".join(sorted(lines))
 
 
-def notes_rows(found: dict[str, RunRecord]) -> Iterator[Row]:
-    """Yield what is missed by its must, by how much, and the note on it."""
+def notes_rows(record: RunRecord) -> Iterator[Row]:
+    """Yield what misses its must or its aim, by how much, and the note on it."""
+    found = figures(record)
     for target in TARGETS:
-        record = found.get(target.model)
-        ratio = None if record is None else figures(record).get(f"ratio {target.workload}")
-        if ratio is not None and ratio.median < target.must:
+        ratio = found.get(f"ratio {target.workload}")
+        if target.model != record.model or ratio is None:
+            continue
+        share = found.get(f"share of limit {target.workload}")
+        missed = []
+        if ratio.median < target.must:
+            missed.append(f"{ratio.median:.2f} of {target.must:g}")
+        if target.aim is not None and ratio.median < target.aim:
+            missed.append(f"aim: {ratio.median:.2f} of {target.aim:g}")
+        if target.aim_share is not None and share is not None and share.median < target.aim_share:
+            missed.append(f"aim: {share.median:.0%} of {target.aim_share:.0%}")
+        if missed:
             note = NOTES.get((target.model, target.workload), "–")
-            yield (
-                target.model,
-                target.workload,
-                f"{ratio.median:.2f} of {target.must:g}",
-                note,
-            )
+            yield (target.model, target.workload, "; ".join(missed), note)
+
+
+def fallen_rows(record: RunRecord) -> Iterator[Row]:
+    """Yield what is worse than in the record before."""
+    for fallen in record.fallen:
+        before, now = f"{fallen.before:.2f}", f"{fallen.now:.2f}"
+        yield (record.model, fallen.name, before, now, fallen.commit)
 
 
 def missing_models(found: dict[str, RunRecord]) -> list[str]:
@@ -204,3 +218,29 @@ def peer_ratios(root: Path) -> list[tuple[str, float, float | None]]:
         for name, figure in figures(record).items()
         if name.startswith("ratio ")
     ]
+
+
+# Kinds of records: the beginnings of their names.
+KINDS = ("peers-", "load-", "step-", "offline-", "ops")
+# Sections of the page: title, header, kind of its records (None: all), rows of a record.
+SECTIONS: tuple[tuple[str, Row, str | None, Callable[[RunRecord], Iterator[Row]]], ...] = (
+    ("Beside other engines", PEERS_HEADER, "peers-", peers_rows),
+    ("One core busy", ("model", "workload", "kept", "must"), "peers-", busy_rows),
+    ("Resident memory", ("model", "engine", "MB", "ratio", "must"), "peers-", memory_rows),
+    ("Loading", LOAD_HEADER, "load-", load_rows),
+    ("Python around a decode step", STEP_HEADER, "step-", step_rows),
+    (
+        "Whole models",
+        ("model", "workload", "tokens/s", "±", "of read", "of peak", "x reference"),
+        "offline-",
+        offline_rows,
+    ),
+    ("Missed", ("model", "workload", "by how much", "what bounds it"), "peers-", notes_rows),
+    ("Fallen", ("model", "figure", "before", "now", "commit before"), None, fallen_rows),
+    (
+        "Ops",
+        ("op and case", "kernel", "µs", "GB/s", "GFLOP/s", "of read", "of peak", "x reference"),
+        "ops",
+        ops_rows,
+    ),
+)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from pyvt.ops.block_formats import FORMATS
@@ -66,5 +67,13 @@ def _set_whole_scales(
     if "sc" in fields.dtype.names:
         fields["sc"] = rng.integers(0x30, 0x40, fields["sc"].shape)
     if dtype.name.startswith("fp8"):
-        codes = fields["qs"]
-        codes[(codes & 127) == 127] = 0x38
+        _set_fp8_codes(rng, fields["qs"], typical["fp8"])
+
+
+def _set_fp8_codes(rng: np.random.Generator, codes: Array, typical: float) -> None:
+    """Set e4m3 codes of a normal distribution, as weights have, and some of all but NaN."""
+    values = np.clip(rng.standard_normal(codes.shape, np.float32) * typical, -448, 448)
+    codes[:] = values.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    some = codes[:2]
+    some[:] = rng.integers(0, 256, some.shape)
+    some[(some & 127) == 127] = 0x38

@@ -10,7 +10,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,16 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fallen:
+    """A ratio or share that is worse than in the record before, of that ``commit``."""
+
+    name: str
+    before: float
+    now: float
+    commit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Where a run took place. A field is None where the machine has no such thing."""
 
@@ -62,7 +72,8 @@ class RunRecord:
 
     ``model_id`` is the revision or the sha256 of the file; ``features`` are the build's backends,
     or the engines of a comparison; ``kernels`` names the backend that served each op that ran. Of
-    several workloads the lengths are those of the largest.
+    several workloads the lengths are those of the largest. ``fallen`` is filled by
+    ``write_record``.
     """
 
     command: str
@@ -79,6 +90,7 @@ class RunRecord:
     features: tuple[str, ...]
     figures: tuple[Figure, ...]
     kernels: dict[str, str] = field(default_factory=dict)
+    fallen: tuple[Fallen, ...] = ()
     version: str = __version__
     taken_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -93,7 +105,55 @@ class RunRecord:
         data["machine"] = Machine(**data["machine"])
         data["figures"] = tuple(Figure(**figure) for figure in data["figures"])
         data["features"] = tuple(data["features"])
+        data["fallen"] = tuple(Fallen(**fallen) for fallen in data.get("fallen", ()))
         return cls(**data)
+
+
+LOW = "x (low)"  # the unit of a ratio that is better when it is less
+# Units of figures that can be compared with those of another run, and whether more is better.
+RATIOS = {"x": True, "": True, LOW: False}
+# What a median of several samples, and a single one, may move by without meaning anything.
+_SLACK, _SINGLE_SLACK = 0.05, 0.2
+
+
+def fallen_figures(before: RunRecord, now: RunRecord) -> tuple[Fallen, ...]:
+    """Return the ratios and shares that are worse by more than both records vary.
+
+    Times and rates are left out, for they move with the machine; so are records of two machines.
+    """
+    if (before.machine.cpu, before.threads) != (now.machine.cpu, now.threads):
+        return ()
+    earlier = {figure.name: figure for figure in before.figures}
+    found = []
+    for figure in now.figures:
+        old = earlier.get(figure.name)
+        if old is None or figure.unit not in RATIOS or old.unit != figure.unit:
+            continue
+        loss = old.median - figure.median if RATIOS[figure.unit] else figure.median - old.median
+        if loss > _slack(old) + _slack(figure):
+            found.append(
+                Fallen(name=figure.name, before=old.median, now=figure.median, commit=before.commit)
+            )
+    return tuple(found)
+
+
+def _slack(figure: Figure) -> float:
+    share = _SLACK if figure.n > 1 else _SINGLE_SLACK
+    return max(figure.spread, share * abs(figure.median))
+
+
+def write_record(folder: Path, name: str, record: RunRecord) -> RunRecord:
+    """Write ``<name>.json`` with what fell since the record that lies there; return what it has.
+
+    Raises ValueError or TypeError where what lies there is no record.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    if path.is_file():
+        before = RunRecord.from_json(path.read_text())
+        record = replace(record, fallen=fallen_figures(before, record))
+    path.write_text(record.to_json() + "\n")
+    return record
 
 
 def _cpu_facts() -> tuple[str, str]:

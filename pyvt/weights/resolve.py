@@ -80,10 +80,10 @@ def open_model(path: str | Path) -> ModelFiles:
         return _gguf_files(path, open_gguf(path))
     if is_file and path.suffix == ".safetensors":
         return _safetensors_files(path, path.parent, open_safetensors_file(path))
+    got = "another kind of file" if is_file or path.exists() else "nothing there"
     raise CheckpointError(
-        f"[model] {str(path)!r}: expected a folder, a .gguf or a .safetensors file, got "
-        f"{'another kind of file' if is_file else 'nothing there'}; pyvt pull and pyvt.hub.pull "
-        "turn a name into a path",
+        f"[model] {str(path)!r}: expected a folder, a .gguf or a .safetensors file, got {got}; "
+        "pyvt pull and pyvt.hub.pull turn a name into a path",
         path=path,
     )
 

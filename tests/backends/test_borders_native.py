@@ -49,8 +49,18 @@ def _experts(**changes: Any) -> tuple[Any, ...]:
         "gate": _f(3, 5, 8),
         "up": _f(3, 5, 8),
         "down": _f(3, 8, 5),
+        "gate_columns": None,
+        "up_columns": None,
+        "down_columns": None,
     }
     return (*(call | changes).values(), "none")
+
+
+def _columns(size: int, last: int) -> Any:
+    """Orders of three experts that are used, all of whose last column is one."""
+    columns = np.tile(np.arange(size, dtype=np.int32), (3, 1))
+    columns[:, -1] = last
+    return columns
 
 
 CACHE = (3, 4, 2, 8)
@@ -87,6 +97,12 @@ BAD_CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
             gate=PackedTensor(DTYPES["f32"], (3, 5, 8), TILE16, _f(6144, dtype=np.uint8)),
         ),
     ),
+    "expert_columns_too_large": ("fused_experts", _experts(gate_columns=_columns(8, 8))),
+    "expert_columns_negative": ("fused_experts", _experts(down_columns=_columns(5, -1))),
+    "expert_columns_too_few": ("fused_experts", _experts(up_columns=_columns(7, 0))),
+    "expert_columns_of_fewer": ("fused_experts", _experts(up_columns=_columns(8, 0)[:2])),
+    "expert_columns_strided": ("fused_experts", _experts(up_columns=_columns(16, 0)[:, ::2])),
+    "expert_columns_wide": ("fused_experts", _experts(up_columns=_columns(8, 0).astype(I64))),
     "expert_output": ("fused_experts", _experts(out=_f(2, 7))),
     "shared_gate": ("add_shared_expert", (_f(2, 8), _f(2, 8), _f(2, 8), _f(2, 2))),
     "shared_rows": ("add_shared_expert", (_f(2, 8), _f(2, 8), _f(2, 7), _f(2, 1))),

@@ -11,7 +11,7 @@ from pyvt import backends, ops
 from pyvt.dispatch import get_op, use_backend
 from pyvt.tensor.dtype import DTYPES
 from pyvt.testing.op_cases import ALL_CASES
-from pyvt.testing.op_cases.moe import experts_call
+from pyvt.testing.op_cases.moe import experts_call, in_orders
 from tests.backends.test_c_api import OK, library, tensor
 
 pytestmark = [
@@ -35,6 +35,7 @@ KINDS = [
         ("q4_k q4_k q6_k", "q8"),
         ("q8_0 f16 q4_0", "q8"),
         ("q4_k", "none"),
+        ("int4_g128 int4_g32 int8_g128", "q8"),
     )
 ]
 
@@ -52,6 +53,8 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def _call(formats: str, act: str, num_tokens: int, top_k: int = 3) -> dict[str, Any]:
     make = experts_call(formats, (num_tokens, top_k, 5, 256, 256), act=act)
+    if formats.startswith("int4"):
+        make = in_orders(make, "gate up", "down")
     return make(np.random.default_rng(7), np.dtype(np.float32))
 
 
@@ -86,8 +89,9 @@ def test_tokens_beyond_a_block_of_pairs_get_the_same_bits(num_threads: int) -> N
     assert got.tobytes() == want.tobytes()
 
 
-def test_plan_reads_the_experts_of_a_step_when_it_runs() -> None:
-    call = _call("q4_k q4_k q6_k", "q8", 4)
+@pytest.mark.parametrize("formats", ["q4_k q4_k q6_k", "int4_g128 int4_g32 int8_g128"])
+def test_plan_reads_the_experts_of_a_step_when_it_runs(formats: str) -> None:
+    call = _call(formats, "q8", 4)
     logits = np.random.default_rng(1).standard_normal((4, 5), np.float32)
     other = -logits
     plan = _native.Plan()
@@ -143,7 +147,8 @@ def test_experts_by_ctypes_give_the_bits_of_the_module(library: ctypes.CDLL) -> 
     args = [tensor(library, dtype, array) for dtype, array in plain]
     args += [tensor(library, stack.dtype.name, stack.data, stack.shape) for stack in stacks]
 
-    status = library.pyvt_fused_experts(*map(ctypes.byref, args), ctypes.c_char_p(b"q8"))
+    orders = [None] * 3
+    status = library.pyvt_fused_experts(*map(ctypes.byref, args), *orders, ctypes.c_char_p(b"q8"))
 
     assert status == OK, library.pyvt_last_error()
     assert out.tobytes() == want.tobytes()

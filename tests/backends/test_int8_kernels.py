@@ -66,6 +66,28 @@ def test_decoded_tile_equals_dequantize_to_the_bit(isa: str, name: str) -> None:
     assert not np.isfinite(got[~is_finite]).all(axis=1).any()
 
 
+@pytest.mark.parametrize("num_rows", [1, 6])
+@pytest.mark.parametrize("name", ["fp8_g128", "fp8_g32"])
+def test_every_fp8_code_is_read_by_few_rows_as_by_dequantize(
+    isa: str, name: str, num_rows: int
+) -> None:
+    dtype = DTYPES[name]
+    blocks = random_weight(np.random.default_rng(4), dtype, 18, 256).blocks.copy()
+    fields = blocks.reshape(-1, dtype.block_bytes)
+    codes = np.arange(18 * 256).astype(np.uint8)
+    fields[:, 4:] = np.where(codes & 127 == 127, 8, codes).reshape(len(fields), -1)
+    fields[0, 7] = 127
+    weight = QuantTensor(dtype, (18, 256), blocks)
+    eye = np.eye(256, dtype=np.float32)
+
+    got = [multiply(eye[i : i + num_rows], weight, act="none") for i in range(0, 256, num_rows)]
+
+    want = ops.dequantize(weight)
+    assert np.isnan(want).sum() == 1
+    want[np.isnan(want).any(axis=1)] = np.nan
+    np.testing.assert_array_equal(np.concatenate(got).T, want)
+
+
 @pytest.mark.parametrize("num_rows", BATCHES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_lie_within_rounding_of_exact_sums(isa: str, name: str, num_rows: int) -> None:

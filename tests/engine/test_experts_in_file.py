@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,9 +24,11 @@ from pyvt.sampling_params import SamplingParams
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing import shape_models
+from pyvt.testing.checkpoints import write_safetensors
+from pyvt.testing.model_cases import fused_experts
 from pyvt.testing.shape_models import ShapeModel
 from pyvt.weights.resolve import open_model
-from tests.convert.tiny_source import bpe_json, write_source
+from tests.convert.tiny_source import bpe_json, tiny_case, write_source
 
 SETTINGS: dict[str, Any] = {"max_model_len": 64, "max_num_batched_tokens": 64, "max_num_seqs": 2}
 
@@ -107,6 +110,33 @@ def test_answers_are_those_of_experts_in_memory(
     kind = PackedTensor if backend == "cpu" else QuantTensor
     assert all(isinstance(stack, kind) for stack in experts_of(in_memory))
     assert len(experts_of(in_file)) == 12
+
+
+def test_experts_that_are_no_stacks_cannot_be_wanted_in_the_file(tmp_path: Path) -> None:
+    single = write_source(tmp_path / "single", "qwen3_moe", bpe_json())
+    dense = write_source(tmp_path / "dense", "qwen3", bpe_json())
+
+    for path in (single, dense):
+        with pytest.raises(ConfigError, match=r"device\.experts: expected stacks of experts"):
+            planned(path, 4096, experts="file")
+
+
+def test_stacks_that_are_laid_out_anew_count_as_memory(tmp_path: Path) -> None:
+    """Blocks of FP8 get their scales beside them at load, so that they lie in no file."""
+    case = tiny_case("qwen3_5_moe", moe_intermediate_size=256)
+    tensors: dict[str, Any] = {}
+    for name, array in fused_experts(case.weights()).items():
+        tensors[name] = array
+        if ".mlp.experts." in name:
+            tensors[name] = np.zeros(array.shape, ml_dtypes.float8_e4m3fn)
+            size = (array.shape[0], *(rows // 128 for rows in array.shape[1:]))
+            tensors[name + "_scale_inv"] = np.ones(size, np.float32)
+    config = case.config | {"quantization_config": {"quant_method": "fp8"}}
+    path = write_safetensors(tmp_path, tensors, config)
+
+    assert planned(path, 4096).file_bytes == 0
+    with pytest.raises(ConfigError, match="expected stacks of experts"):
+        planned(path, 4096, experts="file")
 
 
 def test_an_unknown_place_is_refused() -> None:

@@ -4,6 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pyvt.engine.input_processor import InputLimits, InputProcessor
@@ -103,6 +104,12 @@ def test_process_last_id_of_the_vocabulary_is_allowed_everywhere() -> None:
     request = process([259], logit_bias={259: 1.0}, **params)
 
     assert request.sampling_params.stop_token_ids == (259,)
+
+
+@pytest.mark.parametrize("prompt", [np.array([1.5]), np.array([[1, 2]]), np.array([300])])
+def test_process_array_that_is_no_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(RequestError, match="from 0 up to 259"):
+        process(prompt)
 
 
 @pytest.mark.parametrize("prompt", ["", [], ()])

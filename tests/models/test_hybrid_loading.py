@@ -150,3 +150,25 @@ def test_each_change_of_a_converter_is_seen(
     got = _logits(_write_gguf(DENSE, tmp_path / "m.gguf", spoil))
 
     assert not compare(got, want, "model_self", "f32").is_within
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("ssm_alpha", "in_proj_a"),
+        ("ssm_beta", "in_proj_b"),
+        ("attn_gate", "in_proj_z"),
+        ("attn_qkv", "in_proj_qkv"),
+    ],
+)
+def test_gguf_without_a_projection_in_any_layer_is_refused(
+    name: str, missing: str, tmp_path: Path
+) -> None:
+    def drop(tensors: Tensors) -> None:
+        for i in ModelConfig.from_hf(DENSE.config).linear_layers:
+            del tensors[f"blk.{i}.{name}.weight"]
+
+    path = _write_gguf(DENSE, tmp_path / "m.gguf", drop)
+
+    with pytest.raises(CheckpointError, match=rf"linear_attn\.{missing}\.weight"):
+        load_case(path)

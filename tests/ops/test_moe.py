@@ -1,6 +1,7 @@
 """Router, experts and the shared expert on the reference: what the cases do not say, refusals."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +22,12 @@ IDS = np.array([[0, 2], [3, 1], [2, 3]], np.int32)
 SHARES = np.full((3, 2), 0.5, np.float32)
 WIDE = RNG.standard_normal((4, 5, 8), np.float32)
 NARROW = RNG.standard_normal((4, 8, 5), np.float32)
+# Sizes of whole blocks.
+_WIDER: dict[str, Any] = {
+    "x": RNG.standard_normal((3, 64), np.float32),
+    "up": np.zeros((4, 5, 64), np.float32),
+    "down": np.zeros((4, 64, 5), np.float32),
+}
 LOGITS = np.array([[1.0, 3.0, 2.0, 3.0]], np.float32)
 
 
@@ -34,6 +41,12 @@ def _experts(**changes: Any) -> Any:
         "down": NARROW,
     }
     return ops.fused_experts(**(call | changes))
+
+
+def _ordered(num_experts: int, size: int, last: int) -> QuantTensor:
+    """A stack [4, 5, 64] with other orders of columns than it may have."""
+    columns = np.full((num_experts, size), last, np.int32)
+    return replace(random_weight(RNG, Q8_0, 4, 5, 64), columns=columns)
 
 
 def test_equal_logits_go_by_the_lowest_id() -> None:
@@ -107,6 +120,25 @@ def test_stack_gives_the_same_plain_packed_or_in_blocks() -> None:
     np.testing.assert_allclose(plain, blocks, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("form", [lambda w: w, pack_tiles], ids=["blocks", "packed"])
+def test_stacks_with_columns_in_other_orders_are_the_matrices_with_them_put_back(
+    form: Callable[[QuantTensor], Any],
+) -> None:
+    rng = np.random.default_rng(1)
+    names, shapes = ("gate", "up", "down"), ((4, 32, 64), (4, 32, 64), (4, 64, 32))
+    stacks: dict[str, Any] = {}
+    for name, shape in zip(names, shapes, strict=True):
+        own = np.tile(np.arange(shape[2], dtype=np.int32), (4, 1))
+        columns = rng.permuted(own, axis=1)
+        stacks[name] = replace(random_weight(rng, Q8_0, *shape), columns=columns)
+    x = rng.standard_normal((3, 64), np.float32)
+
+    got = _experts(x=x, **{name: replace(form(w), columns=w.columns) for name, w in stacks.items()})
+
+    want = _experts(x=x, **{name: ops.dequantize(w) for name, w in stacks.items()})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
+
+
 def test_shared_expert_is_added_by_its_gate() -> None:
     gate = np.array([[-100.0], [0.0], [100.0]], np.float32)
     out = X.copy()
@@ -134,6 +166,21 @@ def test_shared_expert_is_added_by_its_gate() -> None:
             lambda: _experts(gate=PackedTensor(Q8_0, (17, 32), "tile16", np.zeros(1088, "u1"))),
             ShapeError,
             "gate: expected dims [E I H]",
+        ),
+        (
+            lambda: _experts(**_WIDER, gate=_ordered(4, 64, 64)),
+            ShapeError,
+            "gate.columns: expected values",
+        ),
+        (
+            lambda: _experts(**_WIDER, gate=_ordered(3, 64, 0)),
+            ShapeError,
+            "gate.columns: expected E=4",
+        ),
+        (
+            lambda: _experts(**_WIDER, gate=_ordered(4, 32, 0)),
+            ShapeError,
+            "gate.columns: expected H=64",
         ),
         (lambda: _experts(act="q4"), ConfigError, "'q4' is unknown; valid names: none, q8"),
         (lambda: _experts(out=X), ShapeError, "out: expected memory apart from x"),

@@ -1,13 +1,22 @@
 """Weights as a file holds them, by rows."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pyvt import ops
 from pyvt.tensor.dtype import BF16, F32, Q4_1
 from pyvt.tensor.quant_tensor import QuantTensor
-from pyvt.tensor.stored import joined, stored_dtype, stored_rows
+from pyvt.tensor.stored import (
+    has_same_columns,
+    joined,
+    matrix_of,
+    stack_of_one,
+    stored_dtype,
+    stored_rows,
+)
 from pyvt.testing.random_blocks import random_weight
 
 PLAIN = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -42,3 +51,23 @@ def test_joined_keeps_the_order_of_rows() -> None:
 
 def test_joined_single_part_is_itself() -> None:
     assert joined([PLAIN]) is PLAIN
+
+
+def test_stacks_join_whatever_orders_their_matrices_have() -> None:
+    own = np.arange(64, dtype=np.int32)
+    turned = replace(BLOCKS, columns=own[::-1].copy())
+    stacks = [stack_of_one(BLOCKS), stack_of_one(turned)]
+
+    stack = joined(stacks)
+
+    assert has_same_columns(stacks)
+    assert not has_same_columns([BLOCKS, turned])
+    assert isinstance(stack, QuantTensor)
+    assert stack.columns is not None
+    np.testing.assert_array_equal(stack.columns, [own, own[::-1]])
+    last = matrix_of(stack, 1)
+    assert isinstance(last, QuantTensor)
+    np.testing.assert_array_equal(last.columns, turned.columns)
+    np.testing.assert_array_equal(
+        ops.dequantize(stack), [ops.dequantize(BLOCKS), ops.dequantize(BLOCKS)[:, ::-1]]
+    )

@@ -4,9 +4,8 @@
 // numerics    codes down to -128 are magnitudes of 128 as u8. Direct: magnitude · (x with the sign
 //             of the code). Panel: x ^ mask is -x - 1 for a negative code, and the missing
 //             magnitudes, which do not depend on x, are where the sum starts; both are exact
-// traffic     panel: 48-55 % of the int8 loop, 62-67 % of the same loop with vpxor; 16 rows: 46-54
-// %
-//             of it as packed, 36-46 % through a panel
+// traffic     panel: 48-55 % of the int8 loop, 62-67 % of the same loop with vpxor; 16 rows:
+//             46-54 % of it as packed, 36-46 % through a panel
 #include "cpu/kernels/int8_tile-inl.h"
 
 namespace pyvt::cpu::PYVT_ISA {

@@ -1,14 +1,11 @@
-// what        the formats of checkpoints of Hugging Face, in blocks of 128 or 32 columns with an
-// f32
-//             scale s: INT4: s · (q - z); INT8: s · q; NVFP4: (s · u) · L for each 16 columns, u an
-//             e4m3 number and L a 4-bit float; FP8: s · v, v an e4m3 number
+// what        the formats of checkpoints of Hugging Face with integer codes, in blocks of 128 or 32
+//             columns with an f32 scale s: INT4: s · (q - z); INT8: s · q; NVFP4: (s · u) · L for
+//             each 16 columns, u an e4m3 number and L a 4-bit float
 // layout      tile block: [16] f32 s; INT4: [16] bytes 16 - z; NVFP4: [2 a 32 columns][16] bytes u;
 //             then for each 32 columns the words of codes: INT4 as Q4_0, INT8 as Q8_0, NVFP4 as the
-//             NVFP4 of GGUF, FP8 [8 words][16 rows] of bytes
+//             NVFP4 of GGUF
 // numerics    INT4: q + 16 - z is in [0, 31], less 16 as in Q5_0. NVFP4: levels are twice their
-//             value, u half of it. FP8 has no integer codes: it is decoded, products are of f32
-// work        FP8: a word of 16 rows at a time, without a branch, so that the compiler takes
-// vectors
+//             value, u half of it
 #include "cpu/kernels/int8_tile-inl.h"
 
 namespace pyvt::cpu::PYVT_ISA {
@@ -96,40 +93,6 @@ struct ScaledNVFP4 : SignedCodes<ScaledNVFP4<kCols>> {
   };
 };
 
-template <int kCols>
-struct Fp8 {
-  static constexpr int kFileCols = kCols, kFileBlockBytes = 4 + kCols;
-  static constexpr int kTileBlockBytes = 16 * kFileBlockBytes;
-  static constexpr Field kFields[] = {{0, 4, kRun, 0}, {4, kCols / 4, kWord, kScaleBytes}};
-
-  static void decode(const uint8_t* tile, int64_t k0, int64_t k1, float* panel) {
-    for (int64_t k = k0; k < k1; k += 4) {
-      const uint8_t* block = tile + k / kCols * kTileBlockBytes;
-      float scale[kTileRows];
-      uint32_t words[kTileRows];
-      std::memcpy(scale, block, sizeof scale);
-      std::memcpy(words, block + kScaleBytes + k % kCols / 4 * kRowWordBytes, sizeof words);
-      for (int i = 0; i < 4; ++i, panel += kTileRows) {
-        for (int64_t r = 0; r < kTileRows; ++r) {
-          panel[r] = pyvt::e4m3_to_f32(words[r] >> (8 * i) & 255) * scale[r];
-        }
-      }
-    }
-  }
-};
-
-// A format that products read in f32 alone.
-template <class Format>
-Int8Format decoded_format() {
-  Int8Format format = {};
-  format.block_cols = Format::kFileCols;
-  format.tile_block_bytes = Format::kTileBlockBytes;
-  format.file_block_bytes = Format::kFileBlockBytes;
-  format.pack_tile = &pack_tile<Format>;
-  format.decode_tile = &Format::decode;
-  return format;
-}
-
 }  // namespace
 
 void fill_linear_scaled(KernelTable& table) {
@@ -139,8 +102,6 @@ void fill_linear_scaled(KernelTable& table) {
   table.int8[int8_index(DType::kINT8_G32)] = int8_format<Int8<32>>();
   table.int8[int8_index(DType::kNVFP4_G128)] = int8_format<ScaledNVFP4<128>>();
   table.int8[int8_index(DType::kNVFP4_G32)] = int8_format<ScaledNVFP4<32>>();
-  table.int8[int8_index(DType::kFP8_G128)] = decoded_format<Fp8<128>>();
-  table.int8[int8_index(DType::kFP8_G32)] = decoded_format<Fp8<32>>();
 }
 
 }  // namespace pyvt::cpu::PYVT_ISA

@@ -1,7 +1,8 @@
 // Launchers of the mixture of experts. Rows of activations are prepared once for each token, then
 // sorted by expert, so that an expert's tiles meet all of its rows at once; which experts run is
 // read at each call. A row's bits do not depend on its neighbours: products are those of linear
-// layers, and a token's experts are added in the order of its ids.
+// layers, and a token's experts are added in the order of its ids. Where experts have their columns
+// in orders of their own, the row of a pair is taken in the order of its expert.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,8 +33,11 @@ constexpr int64_t kGrainElements = 8 << 10;
 constexpr int64_t kGrainLogits = 4 << 10;
 
 // Scratch: the first five are the caller's, shared with the region; the sums of a tile of gates
-// and of one of ups are one buffer. TileProduct has the others.
-enum Slot { kInputs, kHidden, kHiddenCodes, kParts, kOrder, kSums };
+// and of one of ups are one buffer. TileProduct has the others. Inputs of up apart from those of
+// gate lie where the outputs of down come later.
+enum Slot { kInputs, kHidden, kHiddenCodes, kParts, kOrder, kSums, kUpInputs = kParts };
+
+enum Stack { kGate, kUp, kDown, kNumStacks };
 
 // Rows of activations for products of two kinds, those that are needed of both.
 struct Prepared {
@@ -99,9 +103,19 @@ void read_ahead(const ExpertStack& stack, int64_t expert) {
   if (stack.blocks.blocks.has_value()) read_ahead(stack.blocks.blocks, expert);
 }
 
+// The order in which experts take the elements of a row, [E, K]; without a value each as it comes.
+const int32_t* order_of(const TensorView& columns, int64_t expert) {
+  if (!columns.has_value()) return nullptr;
+  return columns.as<int32_t>() + expert * columns.stride[0];
+}
+
+void take(const float* from, const int32_t* order, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[order[i]];
+}
+
 // The rows [first, first + num_rows) of the sorted ones are those of an expert.
 struct Group {
-  int64_t first, num_rows;
+  int64_t expert, first, num_rows;
   Tiles gate, up, down;
 };
 
@@ -109,7 +123,8 @@ class ExpertsCall {
  public:
   ExpertsCall(const char* op, const KernelTable& table, const TensorView& out, const TensorView& x,
               const TensorView& ids, const TensorView& weights, const ExpertStack& gate,
-              const ExpertStack& up, const ExpertStack& down, bool is_q8)
+              const ExpertStack& up, const ExpertStack& down, const TensorView& gate_columns,
+              const TensorView& up_columns, const TensorView& down_columns, bool is_q8)
       : op_(op),
         table_(table),
         out_(out),
@@ -117,6 +132,7 @@ class ExpertsCall {
         ids_(ids),
         weights_(weights),
         stacks_{&gate, &up, &down},
+        columns_{&gate_columns, &up_columns, &down_columns},
         is_q8_(is_q8),
         out_index_(float_index(op, out.dtype)),
         x_index_(float_index(op, x.dtype)) {
@@ -136,6 +152,13 @@ class ExpertsCall {
       PYVT_CHECK(op, stack->num_experts >= 0, "weights: expected a stack [E, N, K]");
       PYVT_CHECK(op, stack->num_experts == gate.num_experts,
                  "weights: expected E=", gate.num_experts, ", got ", stack->num_experts);
+    }
+    for (const TensorView* columns : columns_) {
+      PYVT_CHECK(
+          op,
+          !columns->has_value() || (columns->rank == 2 && columns->dtype == DType::kI32 &&
+                                    columns->is_dense(1) && columns->shape[0] == gate.num_experts),
+          "columns: expected i32 [E, K] with dense rows");
     }
     top_k_ = ids.shape[1];
   }
@@ -192,35 +215,83 @@ class ExpertsCall {
 
   Group group_of(int64_t expert, int64_t first, int64_t num_rows) const {
     const auto tiles = [&](int i) { return Tiles::of_expert(op_, table_, *stacks_[i], expert); };
-    Group group = {first, num_rows, tiles(0), tiles(1), tiles(2)};
+    Group group = {expert, first, num_rows, tiles(kGate), tiles(kUp), tiles(kDown)};
     const int64_t hidden = x_.shape[1], inner = group.gate.num_rows;
     PYVT_CHECK(op_, group.gate.num_cols == hidden, "gate: expected H=", hidden);
     PYVT_CHECK(op_, group.up.num_cols == hidden && group.up.num_rows == inner,
                "up: expected the shape of gate");
     PYVT_CHECK(op_, group.down.num_rows == hidden && group.down.num_cols == inner,
                "down: expected [E, H, I]");
+    for (const int stack : {kGate, kUp, kDown}) {
+      check_order(*columns_[stack], expert, stack == kDown ? inner : hidden);
+    }
     return group;
+  }
+
+  void check_order(const TensorView& columns, int64_t expert, int64_t size) const {
+    const int32_t* order = order_of(columns, expert);
+    if (order == nullptr) return;
+    PYVT_CHECK(op_, columns.shape[1] == size, "columns: expected K=", size, ", got ",
+               columns.shape[1]);
+    int32_t low = 0, high = -1;
+    for (int64_t i = 0; i < size; ++i) {
+      low = std::min(low, order[i]);
+      high = std::max(high, order[i]);
+    }
+    PYVT_CHECK(op_, low >= 0 && high < size, "columns: expected values in [0, ", size, "), got ",
+               low < 0 ? low : high);
   }
 
   bool takes_codes(const Tiles& tiles) const { return is_q8_ && tiles.format.takes_codes(); }
 
-  // Each token's row once, then copies of it at the places of its experts.
+  // The rows of gate's and up's products: the same ones where their columns have one order.
   void prepare_inputs() {
     const Group& any = groups_.front();
-    const bool has_q8 = takes_codes(any.gate) || takes_codes(any.up);
-    const bool has_x = !takes_codes(any.gate) || !takes_codes(any.up);
+    const TensorView &of_gate = *columns_[kGate], &of_up = *columns_[kUp];
+    if (of_gate.data == of_up.data) {
+      const bool has_q8 = takes_codes(any.gate) || takes_codes(any.up);
+      const bool has_x = !takes_codes(any.gate) || !takes_codes(any.up);
+      inputs_ = up_inputs_ = prepared_inputs(kInputs, of_gate, has_x, has_q8);
+      return;
+    }
+    inputs_ = prepared_inputs(kInputs, of_gate, !takes_codes(any.gate), takes_codes(any.gate));
+    up_inputs_ = prepared_inputs(kUpInputs, of_up, !takes_codes(any.up), takes_codes(any.up));
+  }
+
+  // Each token's row once, then copies of it at the places of its experts, or the row of each of
+  // them in the order of its columns.
+  ActivationRows prepared_inputs(int slot, const TensorView& columns, bool has_x, bool has_q8) {
     const int64_t cols = x_.shape[1];
-    char* data = scratch<char>(kInputs, num_pairs_ * Prepared::bytes(cols, has_x, has_q8));
+    char* data = scratch<char>(slot, num_pairs_ * Prepared::bytes(cols, has_x, has_q8));
     const Prepared rows(data, num_pairs_, cols, has_x, has_q8);
     parallel_for(num_tokens_, kGrainElements / (cols * top_k_ + 1) + 1,
                  [&](int64_t begin, int64_t end) {
                    for (int64_t t = begin; t < end; ++t) {
+                     if (columns.has_value()) {
+                       prepare_in_orders(t, columns, rows);
+                       continue;
+                     }
                      const int64_t* places = places_ + t * top_k_;
                      prepare_row(t, places[0], rows);
                      for (int64_t k = 1; k < top_k_; ++k) rows.copy_row(places[0], places[k]);
                    }
                  });
-    inputs_ = rows.rows();
+    return rows.rows();
+  }
+
+  void prepare_in_orders(int64_t t, const TensorView& columns, const Prepared& rows) const {
+    const int64_t item = item_bytes(x_.dtype), cols = rows.cols, token = first_token_ + t;
+    float* wide = scratch<float>(kSums, 2 * cols);
+    widen_strided(table_.widen_row[x_index_], x_.as<char>() + token * x_.stride[0] * item,
+                  x_.stride[1] * item, item, wide, cols);
+    for (int64_t k = 0; k < top_k_; ++k) {
+      const int64_t place = places_[t * top_k_ + k];
+      float* row = rows.x != nullptr ? rows.x + place * cols : wide + cols;
+      take(wide, order_of(columns, id_at(token, k)), row, cols);
+      if (rows.codes == nullptr) continue;
+      table_.quantize_row[0](row, rows.codes + place * cols, rows.scales + place * rows.groups,
+                             rows.sums + place * rows.groups, cols);
+    }
   }
 
   void prepare_row(int64_t t, int64_t place, const Prepared& rows) const {
@@ -269,9 +340,10 @@ class ExpertsCall {
                   [&](const Group& group, int64_t tile, int64_t first, int64_t num_rows) {
                     const int64_t size = num_rows * kTileRows;
                     float* gates = scratch<float>(kSums, 2 * size);
-                    const ActivationRows rows = inputs_.from(first);
-                    TileProduct(table_, group.gate, is_q8_).run(tile, rows, num_rows, gates);
-                    TileProduct(table_, group.up, is_q8_).run(tile, rows, num_rows, gates + size);
+                    const ActivationRows of_gate = inputs_.from(first);
+                    const ActivationRows of_up = up_inputs_.from(first);
+                    TileProduct(table_, group.gate, is_q8_).run(tile, of_gate, num_rows, gates);
+                    TileProduct(table_, group.up, is_q8_).run(tile, of_up, num_rows, gates + size);
                     table_.silu_and_mul[0](gates, gates, gates + size, size);
                     store_tile(gates, num_rows, tile, hidden + first * inner, inner);
                   });
@@ -281,6 +353,7 @@ class ExpertsCall {
   void run_down() {
     const Group& any = groups_.front();
     const int64_t hidden_size = x_.shape[1], inner = inner_;
+    if (columns_[kDown]->has_value()) order_hidden();
     ActivationRows rows = {hidden_, inner, {}};
     if (takes_codes(any.down)) rows = quantized_hidden();
     float* parts = parts_ = scratch<float>(kParts, num_pairs_ * hidden_size);
@@ -292,6 +365,24 @@ class ExpertsCall {
           TileProduct(table_, group.down, is_q8_).run(tile, rows.from(first), num_rows, sums);
           store_tile(sums, num_rows, tile, parts + first * hidden_size, hidden_size);
         });
+  }
+
+  // Puts each hidden row in the order of its expert's columns of down.
+  void order_hidden() const {
+    const int64_t inner = inner_, num_groups = static_cast<int64_t>(groups_.size());
+    parallel_for(num_groups, kGrainElements * num_groups / (num_pairs_ * inner + 1) + 1,
+                 [&](int64_t begin, int64_t end) {
+                   float* taken = scratch<float>(kSums, inner);
+                   for (int64_t i = begin; i < end; ++i) {
+                     const Group& group = groups_[static_cast<size_t>(i)];
+                     const int32_t* order = order_of(*columns_[kDown], group.expert);
+                     for (int64_t m = 0; m < group.num_rows; ++m) {
+                       float* row = hidden_ + (group.first + m) * inner;
+                       take(row, order, taken, inner);
+                       std::memcpy(row, taken, static_cast<size_t>(inner) * sizeof(float));
+                     }
+                   }
+                 });
   }
 
   ActivationRows quantized_hidden() const {
@@ -339,7 +430,8 @@ class ExpertsCall {
   const char* const op_;
   const KernelTable& table_;
   const TensorView &out_, &x_, &ids_, &weights_;
-  const ExpertStack* const stacks_[3];
+  const ExpertStack* const stacks_[kNumStacks];
+  const TensorView* const columns_[kNumStacks];
   const bool is_q8_;
   const int out_index_, x_index_;
   int64_t top_k_ = 0;
@@ -348,7 +440,7 @@ class ExpertsCall {
   int64_t first_token_ = 0, num_tokens_ = 0, num_pairs_ = 0, inner_ = 0;
   int64_t* places_ = nullptr;  // of each pair among the sorted ones
   std::vector<Group> groups_;
-  ActivationRows inputs_;
+  ActivationRows inputs_, up_inputs_;
   float *hidden_ = nullptr, *parts_ = nullptr;
 };
 
@@ -400,9 +492,10 @@ void router_topk(TensorView weights, TensorView ids, TensorView logits, int64_t 
 }
 
 void fused_experts(TensorView out, TensorView x, TensorView expert_ids, TensorView expert_weights,
-                   ExpertStack gate, ExpertStack up, ExpertStack down, std::string act) {
+                   ExpertStack gate, ExpertStack up, ExpertStack down, TensorView gate_columns,
+                   TensorView up_columns, TensorView down_columns, std::string act) {
   ExpertsCall("fused_experts", kernels(), out, x, expert_ids, expert_weights, gate, up, down,
-              act == "q8")
+              gate_columns, up_columns, down_columns, act == "q8")
       .run();
 }
 

@@ -201,6 +201,14 @@ class TileProduct {
 
   void add_decoded(int64_t tile, const ActivationRows& rows, int64_t num_rows, float* sums) const {
     const uint8_t* packed = whole_tile(tile);
+    const auto& of_floats = tiles_.format.int8->of_floats;
+    if (num_rows <= kMaxDirectFloatRows && of_floats[0] != nullptr) {
+      for_float_steps(num_rows, [&](size_t i, int64_t m) {
+        of_floats[i](packed, tiles_.num_cols, rows.x + m * rows.ldx, rows.ldx, sums + m * kTileRows,
+                     kTileRows);
+      });
+      return;
+    }
     float* panel = scratch<float>(kPanelSlot, kPanelCols * kTileRows);
     // One round even where K is 0, to write zeros.
     for (int64_t k = 0; k == 0 || k < tiles_.num_cols; k += kPanelCols) {

@@ -85,6 +85,23 @@ PYVT_INLINE Floats load_s8(const uint8_t* p) {
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 
+// The bytes of each row as e4m3 numbers. The bits of one as those of an f32 are a 2^-120th of it,
+// subnormal ones too; magnitudes of 0x7f are NaN.
+PYVT_INLINE void e4m3(Words a, Floats (&columns)[4]) {
+  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0x87f00000u));
+  const __m256i magnitude = _mm256_set1_epi32(0x07f00000);
+  const auto number = [&](__m256i top) {
+    const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(top, 4), mask);
+    const __m256i nan = _mm256_cmpeq_epi32(_mm256_and_si256(bits, magnitude), magnitude);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(bits, nan)), _mm256_set1_ps(0x1p120f));
+  };
+  PYVT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const Words top = shift_left(a, 24 - 8 * i);
+    columns[i] = {number(top.v0), number(top.v1)};
+  }
+}
+
 PYVT_INLINE Floats zero_floats() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 PYVT_INLINE Floats to_floats(Words a) {
   return {_mm256_cvtepi32_ps(a.v0), _mm256_cvtepi32_ps(a.v1)};

@@ -65,6 +65,21 @@ PYVT_INLINE Floats load_s8(const uint8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
 }
 
+// The bytes of each row as e4m3 numbers. The bits of one as those of an f32 are a 2^-120th of it,
+// subnormal ones too; magnitudes of 0x7f are NaN.
+PYVT_INLINE void e4m3(Words a, Floats (&columns)[4]) {
+  const __m512i mask = _mm512_set1_epi32(static_cast<int>(0x87f00000u));
+  const __m512i magnitude = _mm512_set1_epi32(0x07f00000);
+  PYVT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const __m512i top = shift_left(a, 24 - 8 * i).v;
+    const __m512i bits = _mm512_and_si512(_mm512_srai_epi32(top, 4), mask);
+    const __mmask16 is_nan = _mm512_cmpeq_epi32_mask(_mm512_and_si512(bits, magnitude), magnitude);
+    const __m512 number = _mm512_castsi512_ps(_mm512_mask_set1_epi32(bits, is_nan, -1));
+    columns[i] = {_mm512_mul_ps(number, _mm512_set1_ps(0x1p120f))};
+  }
+}
+
 PYVT_INLINE Floats zero_floats() { return {_mm512_setzero_ps()}; }
 PYVT_INLINE Floats to_floats(Words a) { return {_mm512_cvtepi32_ps(a.v)}; }
 PYVT_INLINE Floats mul(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }

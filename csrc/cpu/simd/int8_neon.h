@@ -110,6 +110,22 @@ PYVT_INLINE Floats load_s8(const uint8_t* p) {
   return each<Floats>([&](int i) { return vcvtq_f32_s32(four_of(bytes, i)); });
 }
 
+// The bytes of each row as e4m3 numbers. The bits of one as those of an f32 are a 2^-120th of it,
+// subnormal ones too; magnitudes of 0x7f are NaN.
+PYVT_INLINE void e4m3(Words a, Floats (&columns)[4]) {
+  const int32x4_t mask = vdupq_n_s32(static_cast<int32_t>(0x87f00000u));
+  const int32x4_t magnitude = vdupq_n_s32(0x07f00000);
+  PYVT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    columns[i] = each<Floats>([&](int r) {
+      const int32x4_t bits = vandq_s32(vshrq_n_s32(shift(a.v[r], 24 - 8 * i), 4), mask);
+      const uint32x4_t nan = vceqq_s32(vandq_s32(bits, magnitude), magnitude);
+      const uint32x4_t whole = vorrq_u32(vreinterpretq_u32_s32(bits), nan);
+      return vmulq_n_f32(vreinterpretq_f32_u32(whole), 0x1p120f);
+    });
+  }
+}
+
 PYVT_INLINE Floats zero_floats() {
   return each<Floats>([](int) { return vdupq_n_f32(0.0f); });
 }

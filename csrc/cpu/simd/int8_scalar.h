@@ -94,6 +94,13 @@ inline Floats load_s8(const uint8_t* p) {
   return each<Floats>([&](int r) { return static_cast<float>(static_cast<int8_t>(p[r])); });
 }
 
+// The bytes of each row as e4m3 numbers.
+inline void e4m3(const Words& a, Floats (&columns)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    columns[i] = each<Floats>([&](int r) { return pyvt::e4m3_to_f32(a.row[r] >> (8 * i) & 255); });
+  }
+}
+
 inline Floats zero_floats() { return Floats{}; }
 inline Floats to_floats(const Words& a) {
   return each<Floats>([&](int r) { return static_cast<float>(static_cast<int32_t>(a.row[r])); });

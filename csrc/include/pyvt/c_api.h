@@ -20,7 +20,7 @@ extern "C" {
 #define PYVT_API __attribute__((visibility("default")))
 
 /* Grows with a change that breaks callers. */
-#define PYVT_ABI_VERSION 1
+#define PYVT_ABI_VERSION 2
 #define PYVT_MAX_RANK 6
 
 typedef enum pyvt_status {

@@ -81,8 +81,10 @@
     (weights, ids, logits, top_k, renormalize)) \
   X(fused_experts, "f32 bf16 f16 " PYVT_BLOCK_FORMATS, \
     (pyvt_out out, pyvt_in x, pyvt_in expert_ids, pyvt_in expert_weights, pyvt_experts gate, \
-     pyvt_experts up, pyvt_experts down, pyvt_text act), \
-    (out, x, expert_ids, expert_weights, gate, up, down, act)) \
+     pyvt_experts up, pyvt_experts down, pyvt_in gate_columns, pyvt_in up_columns, \
+     pyvt_in down_columns, pyvt_text act), \
+    (out, x, expert_ids, expert_weights, gate, up, down, gate_columns, up_columns, down_columns, \
+     act)) \
   X(add_shared_expert, "f32 bf16 f16", \
     (pyvt_out out, pyvt_in routed, pyvt_in shared, pyvt_in gate), \
     (out, routed, shared, gate)) \

@@ -101,7 +101,7 @@ def _unpacked(packed: PackedTensor) -> Stored:
     parts = [unpack_tiles(matrix, 0, matrix.num_tiles) for matrix in matrices]
     if packed.dtype.numpy is None:
         blocks = np.stack([part.blocks for part in parts if isinstance(part, QuantTensor)])
-        return QuantTensor(packed.dtype, packed.shape, blocks)
+        return QuantTensor(packed.dtype, packed.shape, blocks, packed.columns)
     return np.stack([part for part in parts if not isinstance(part, QuantTensor)])
 
 

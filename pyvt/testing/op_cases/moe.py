@@ -1,5 +1,6 @@
 """Cases of the mixture of experts; every expert has other values."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,24 @@ def experts_call(
         }
 
     return make
+
+
+def in_orders(make: MakeInputs, *together: str) -> MakeInputs:
+    """The call with columns of stacks in other orders, each expert's in its own.
+
+    The stacks that one text of ``together`` names have the same orders.
+    """
+
+    def made(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
+        inputs = make(rng, dtype)
+        for names in (text.split() for text in together):
+            num_experts, _, size = inputs[names[0]].shape
+            own = np.tile(np.arange(size, dtype=np.int32), (num_experts, 1))
+            columns = rng.permuted(own, axis=1)
+            inputs |= {name: replace(inputs[name], columns=columns) for name in names}
+        return inputs
+
+    return made
 
 
 def _hard_logits(rng: np.random.Generator, dtype: "np.dtype[Any]") -> Inputs:
@@ -209,6 +228,12 @@ CASES = (
         {
             f"{name}_tokens": experts_call(name, (19, 3, 5, 256, 256))
             for name in ("q4_0", "q4_k", "q6_k", "iq2_s", "iq4_nl")
+        }
+        | {
+            "in_orders": in_orders(experts_call("int4_g32", (3, 2, 4, 64, 32)), "gate up", "down"),
+            "in_orders_apart": in_orders(
+                experts_call("q8_0 q4_0 f32", (30, 2, 4, 64, 32), is_packed=False), "gate", "up"
+            ),
         },
         "fused_experts",
         op_class="linear",
@@ -220,6 +245,18 @@ CASES = (
         | {
             "q4_k_m_q8": experts_call("q4_k q4_k q6_k", (1, 4, 6, 512, 256), act="q8"),
             "q4_k_tokens_q8": experts_call("q4_k", (70, 2, 3, 256, 256), act="q8"),
+            "in_orders_tokens_q8": in_orders(
+                experts_call("int4_g32", (70, 2, 3, 160, 96), act="q8"), "gate up", "down"
+            ),
+            "in_orders_mixed_q8": in_orders(
+                experts_call("int8_g32 fp8_g32 nvfp4_g32", (9, 2, 3, 160, 96), act="q8"),
+                "gate",
+                "up",
+                "down",
+            ),
+            "in_orders_of_up_q8": in_orders(
+                experts_call("int4_g128", (3, 2, 3, 256, 128), act="q8"), "up"
+            ),
         },
         "fused_experts",
         op_class="experts_q8",

@@ -4,8 +4,8 @@ All of them are ``W[n, k] = scale · (q - z)``; they differ in where q and z lie
 
 1. GPTQ: ``qweight`` I32 ``[K/8, N]``, the lowest bits the first of 8 k; ``qzeros`` ``[G, N/8]``
    likewise over n, one less than z (not in ``gptq_v2``); ``scales`` ``[G, N]``; ``g_idx`` ``[K]``,
-   the group of each k: columns may be in another order than their groups (``desc_act``). Each
-   expert of a stack would have an order of its own, so that such experts become f32, exactly.
+   the group of each k: columns may be in another order than their groups (``desc_act``), each
+   expert's in its own.
 2. AWQ (gemm): ``qweight`` I32 ``[K, N/8]``, ``qzeros`` ``[G, N/8]``, 8 columns in the order
    ``AWQ_ORDER``; ``scales`` ``[G, N]``.
 3. pack-quantized: ``weight_packed`` I32 ``[N, K·b/32]``, ``weight_scale`` ``[N, G]``, optionally
@@ -16,21 +16,16 @@ Dims: N outputs, K inputs, G groups.
 Source: AutoGPTQ, AutoAWQ and compressed-tensors; the formats of their checkpoints.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from pyvt.errors import UnsupportedError
-from pyvt.log import get_logger
-from pyvt.tensor.dtype import F32
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.weights.quantized.blocks import blocks_of, half_split, nibbles_in_order, scaled_dtype
 from pyvt.weights.quantized.format import Layout, Parts, Scheme
 
 Array = np.ndarray[Any, Any]
-
-log = get_logger(__name__)
 
 # Where in a word the nibble of each of 8 columns lies.
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -41,19 +36,15 @@ def gptq_layout(parts: Parts, scheme: Scheme) -> Layout:
     """Return shape and format; ``scales`` say how many groups there are."""
     rows, num_outputs = parts.shape(".qweight")
     num_groups = parts.shape(".scales")[0]
-    layout = _int4_layout(parts, num_outputs, rows * _PER_WORD, num_groups)
-    return _of_experts(parts, ".g_idx", layout, num_groups)
+    return _int4_layout(parts, num_outputs, rows * _PER_WORD, num_groups)
 
 
-def read_gptq(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor | Array:
+def read_gptq(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor:
     """Return the weight, its columns in the order of their groups (``desc_act``)."""
     columns = _order(parts, ".g_idx", layout.shape[1], parts.shape(".scales")[0])
     words = np.ascontiguousarray(parts.array(".qweight").T)
     zeros = _nibbles(parts.array(".qzeros")) + np.uint8(scheme.zero_offset)
     codes = nibbles_in_order(_bytes(words))
-    if layout.dtype is F32:
-        scales = parts.array(".scales").T
-        return _in_floats(codes, zeros.T, scales, parts.array(".g_idx"))
     return _int4(layout, codes, zeros.T, parts.array(".scales").T, columns)
 
 
@@ -75,27 +66,22 @@ def pack_layout(parts: Parts, scheme: Scheme) -> Layout:
     bits = 32 * parts.shape(".weight_packed")[1] // max(1, num_inputs)
     num_groups = parts.shape(".weight_scale")[-1]
     if bits == 4:
-        layout = _int4_layout(parts, num_outputs, num_inputs, num_groups)
-        return _of_experts(parts, ".weight_g_idx", layout, num_groups)
+        return _int4_layout(parts, num_outputs, num_inputs, num_groups)
     if bits != 8 or ".weight_zero_point" in parts:
         raise UnsupportedError(
             f"[weights] {parts.name}: expected 4 bits, or 8 bits without zero points, got {bits}"
             + (" bits with zero points" if ".weight_zero_point" in parts else " bits")
         )
     dtype = scaled_dtype("int8", num_inputs // num_groups, num_inputs, parts.name)
-    layout = Layout((num_outputs, num_inputs), dtype)
-    return _of_experts(parts, ".weight_g_idx", layout, num_groups)
+    return Layout((num_outputs, num_inputs), dtype)
 
 
-def read_pack(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor | Array:
+def read_pack(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor:
     """Return the weight, its columns in the order of their groups (``actorder``)."""
     scales = parts.array(".weight_scale")
     columns = _order(parts, ".weight_g_idx", layout.shape[1], scales.shape[1])
     packed = _bytes(parts.array(".weight_packed"))
     if packed.shape[1] == layout.shape[1]:
-        if layout.dtype is F32:
-            zero = np.full(scales.shape, 128, np.uint8)
-            return _in_floats(packed, zero, scales, parts.array(".weight_g_idx"))
         codes = _ordered((packed ^ np.uint8(128)).view(np.int8), columns)
         wide = scales.astype(np.float32)
         return blocks_of(layout.dtype, layout.shape, columns, scale=wide, qs=codes)
@@ -103,9 +89,6 @@ def read_pack(parts: Parts, scheme: Scheme, layout: Layout) -> QuantTensor | Arr
         zeros = _nibbles(parts.array(".weight_zero_point").T).T[: layout.shape[0]]
     else:
         zeros = np.full(scales.shape, 8, np.uint8)
-    if layout.dtype is F32:
-        codes = nibbles_in_order(packed)
-        return _in_floats(codes, zeros, scales, parts.array(".weight_g_idx"))
     return _int4(layout, nibbles_in_order(packed), zeros, scales, columns)
 
 
@@ -150,30 +133,6 @@ def _order(parts: Parts, part: str, num_columns: int, num_groups: int) -> Array 
     if np.array_equal(columns, np.arange(num_columns)):
         return None
     return columns
-
-
-def _of_experts(parts: Parts, part: str, layout: Layout, num_groups: int) -> Layout:
-    """Return the layout of a weight, f32 for an expert whose columns are in another order."""
-    if ".experts." not in parts.name or _order(parts, part, layout.shape[1], num_groups) is None:
-        return layout
-    _say_widened(str(parts.source.info(parts.names[part]).path.parent))
-    return Layout(layout.shape, F32)
-
-
-@cache
-def _say_widened(folder: str) -> None:
-    log.warning(
-        "%s: the experts' columns are in an order of their own (desc_act), so that experts are "
-        "kept in f32; take a checkpoint without it where memory is short",
-        folder,
-    )
-
-
-def _in_floats(codes: Array, zeros: Array, scales: Array, groups: Array) -> Array:
-    """Return the values ``[N, K]`` of codes ``[N, K]``; exact, for a scale has 11 bits."""
-    values = codes.astype(np.float32) - zeros.astype(np.float32)[:, groups]
-    values *= scales.astype(np.float32)[:, groups]
-    return values
 
 
 def _ordered(codes: Array, columns: Array | None) -> Array:

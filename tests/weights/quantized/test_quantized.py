@@ -26,9 +26,12 @@ EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
 def opened(
-    folder: Path, tensors: dict[str, Array], quantization: dict[str, Any] | None
+    folder: Path,
+    tensors: dict[str, Array],
+    quantization: dict[str, Any] | None,
+    family: str = "qwen3",
 ) -> ModelFiles:
-    config = tiny_case("qwen3").config
+    config = tiny_case(family).config
     config = config if quantization is None else config | {"quantization_config": quantization}
     return open_model(write_safetensors(folder, tensors, config))
 
@@ -98,14 +101,16 @@ def test_native_products_decode_the_same_values(tmp_path: Path, form: str) -> No
     np.testing.assert_array_equal(decoded.T, values)
 
 
-def packed_model(form: str) -> tuple[dict[str, Array], dict[str, Array]]:
+def packed_model(
+    form: str, family: str = "qwen3", seed: int = 11
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return a tiny model with packed matrices in its layers, and the same in f32."""
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(seed)
     packer = FORMS[form][0]
     packed: dict[str, Array] = {}
     plain: dict[str, Array] = {}
-    for name, array in tiny_case("qwen3").weights().items():
-        if array.ndim == 2 and ".layers." in name:
+    for name, array in tiny_case(family).weights().items():
+        if array.ndim == 2 and ".layers." in name and ".mlp.gate." not in name:
             parts, plain[name] = packer(rng, (array.shape[0], array.shape[1]))
             packed |= {name.removesuffix(".weight") + end: part for end, part in parts.items()}
         else:
@@ -113,11 +118,12 @@ def packed_model(form: str) -> tuple[dict[str, Array], dict[str, Array]]:
     return packed, plain
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @EVERY_FORM
-def test_a_model_gives_the_logits_of_its_values(tmp_path: Path, form: str) -> None:
-    packed, plain = packed_model(form)
-    files = opened(tmp_path / "packed", packed, FORMS[form][1])
-    opened(tmp_path / "plain", plain, None)
+def test_a_model_gives_the_logits_of_its_values(tmp_path: Path, form: str, family: str) -> None:
+    packed, plain = packed_model(form, family)
+    files = opened(tmp_path / "packed", packed, FORMS[form][1], family)
+    opened(tmp_path / "plain", plain, None, family)
     prompts = [(np.arange(5), np.arange(5))]
 
     check_model(files, model_config(files))
@@ -125,7 +131,7 @@ def test_a_model_gives_the_logits_of_its_values(tmp_path: Path, form: str) -> No
     widened = load_case(tmp_path / "packed", expand="always")
     want = all_logits(load_case(tmp_path / "plain").model, prompts)[0]
 
-    assert FORMS[form][2] in kept.report.dtypes
+    assert kept.report.dtypes[FORMS[form][2]] == len(plain) - kept.report.dtypes["f32"]
     np.testing.assert_array_equal(all_logits(widened.model, prompts)[0], want)
     scale = np.abs(want).max()
     np.testing.assert_allclose(all_logits(kept.model, prompts)[0], want, atol=1e-4 * scale)
@@ -133,10 +139,13 @@ def test_a_model_gives_the_logits_of_its_values(tmp_path: Path, form: str) -> No
 
 
 @pytest.mark.native
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
 @EVERY_FORM
-def test_a_model_on_native_kernels_is_near_the_reference(tmp_path: Path, form: str) -> None:
-    packed, _ = packed_model(form)
-    opened(tmp_path, packed, FORMS[form][1])
+def test_a_model_on_native_kernels_is_near_the_reference(
+    tmp_path: Path, form: str, family: str
+) -> None:
+    packed, _ = packed_model(form, family)
+    opened(tmp_path, packed, FORMS[form][1], family)
     prompts = [(np.arange(5), np.arange(5))]
     want = all_logits(load_case(tmp_path, expand="never").model, prompts)[0]
     backends.load("cpu")
@@ -219,33 +228,31 @@ def gptq_with(folder: Path, stem: str, g_idx: Array) -> ModelFiles:
 
 
 @pytest.mark.parametrize(
-    ("form", "order"),
-    [("gptq_in_order", ""), ("pack_int4", ".weight_g_idx"), ("pack_int8", ".weight_g_idx")],
+    ("form", "part"), [("pack_int4", ".weight_g_idx"), ("pack_int8", ".weight_g_idx")]
 )
-def test_experts_with_columns_in_another_order_are_the_formula_in_f32(
-    tmp_path: Path, form: str, order: str, caplog: pytest.LogCaptureFixture
+def test_packed_columns_in_another_order_are_the_formula(
+    tmp_path: Path, form: str, part: str
 ) -> None:
-    packer, quantization, _ = FORMS[form]
-    tensors, _ = packer(np.random.default_rng(3), (24, 384))
-    if form == "pack_int8":
-        tensors[".weight_scale"] = np.repeat(tensors[".weight_scale"], 3, axis=1) * (1, 2, 3)
-        tensors[".weight_scale"] = tensors[".weight_scale"].astype(np.float16)
-    if order:
-        tensors[order] = (
-            np.random.default_rng(4).permutation(np.arange(384) // 128).astype(np.int32)
-        )
-    names = (STEM, "model.layers.0.mlp.experts.3.up_proj")
-    both = {stem + end: tensor for stem in names for end, tensor in tensors.items()}
-    source = opened(tmp_path, both, quantization).source
-    plain, expert = (source.get(f"{stem}.weight") for stem in names)
-    info = source.info(f"{names[1]}.weight")
+    """``actorder``: which group a column is of, says a list, for experts as for layers."""
+    packer, quantization, dtype = FORMS[form]
+    rng = np.random.default_rng(3)
+    tensors, values = packer(rng, (24, 384))
+    old = np.repeat(
+        tensors[".weight_scale"].astype(np.float32), 384 // tensors[".weight_scale"].shape[1], 1
+    )
+    steps = values / old
+    scale = rng.uniform(0.01, 0.05, (24, 3)).astype(np.float16)
+    groups = rng.permutation(np.arange(384) // 128).astype(np.int32)
+    tensors |= {".weight_scale": scale, part: groups}
+    stem = "model.layers.0.mlp.experts.3.up_proj"
+    source = opened(tmp_path, {stem + k: v for k, v in tensors.items()}, quantization).source
 
-    assert isinstance(plain, QuantTensor)
-    assert plain.columns is not None
-    assert isinstance(expert, np.ndarray)
-    np.testing.assert_array_equal(expert, ops.dequantize(plain))
-    assert (info.dtype.name, info.shape, info.nbytes) == ("f32", expert.shape, expert.nbytes)
-    assert caplog.text.count("desc_act") == 1
+    weight = source.get(f"{stem}.weight")
+
+    assert isinstance(weight, QuantTensor)
+    assert weight.dtype.name == dtype
+    want = scale.astype(np.float32)[:, groups] * np.rint(steps)
+    np.testing.assert_array_equal(ops.dequantize(weight), want)
 
 
 def test_groups_of_several_sizes_are_refused(tmp_path: Path) -> None:
