@@ -59,7 +59,7 @@ def _names_unknown_settings(cls: type[Made]) -> type[Made]:
 class StructuredOutputsParams:
     """What the text of a request must be; exactly one of the first six fields is given.
 
-    Names are those of vLLM; ``strict``, ``begin_after``, ``text_ends`` and
+    Names are those of vLLM; ``strict``, ``begin_after``, ``text_ends``, ``free_text`` and
     ``close_within_budget`` are pyvt's.
 
     Attributes:
@@ -78,6 +78,8 @@ class StructuredOutputsParams:
             and a warning names them.
         begin_after: free text up to this mark comes first, such as ``</think>``.
         text_ends: marks that end free texts inside of a grammar; they help to close it in time.
+        free_text: the grammar is about parts of a text that may end anywhere else, as structural
+            tags are.
         close_within_budget: bring the text to its end before ``max_tokens``.
 
     Raises:
@@ -96,6 +98,7 @@ class StructuredOutputsParams:
     strict: bool = True
     begin_after: str | None = None
     text_ends: Sequence[str] = ()
+    free_text: bool = False
     close_within_budget: bool = True
 
     def __post_init__(self) -> None:
@@ -182,7 +185,7 @@ class ReasoningBudget:
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 _FLAGS = (
     *("json_object", "disable_any_whitespace", "disable_additional_properties"),
-    *("strict", "close_within_budget"),
+    *("strict", "free_text", "close_within_budget"),
 )
 
 

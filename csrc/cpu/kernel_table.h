@@ -93,12 +93,12 @@ struct KernelTable {
   // rope.cpp: [x][table]
   void (*rotate_head[kNumFloats][kNumFloats])(void* x, const void* cos_sin, int64_t half);
 
-  // attention.cpp: [cache], [out]
+  // attention.cpp: [cache], FP8 behind the floats; [out]
   int attn_lanes;
-  void (*attend_tile[kNumFloats])(const AttnTile& tile);
+  void (*attend_tile[kNumFloats + 1])(const AttnTile& tile);
   // Values [begin, end) as AttnTile::value_columns.
-  void (*spread_values[kNumFloats])(const void* const* values, int begin, int end, int64_t head_dim,
-                                    int64_t width, float* columns);
+  void (*spread_values[kNumFloats + 1])(const void* const* values, int begin, int end,
+                                        int64_t head_dim, int64_t width, float* columns);
   // Keys [begin, end) of f32 rows of row_stride elements as AttnTile::key_columns; both are
   // multiples of a group of columns.
   void (*transpose_keys)(const void* const* keys, int begin, int end, int64_t row_stride,

@@ -212,9 +212,7 @@ class InputProcessor:
         if params.forced_token_ids:
             from pyvt.structured.forced_tokens import ForcedTokens
 
-            if grammar is not None:
-                raise _refused("forced_token_ids", "none beside a grammar", params.forced_token_ids)
-            grammar = ForcedTokens(tuple(params.forced_token_ids), size)
+            grammar = ForcedTokens(tuple(params.forced_token_ids), size, grammar)
         return Constraints(
             bad_words=tuple(dict.fromkeys(self._bad_words(params.bad_words))), grammar=grammar
         )

@@ -25,6 +25,7 @@ class PreparedChat:
     prompt: RenderedPrompt
     params: SamplingParams
     form: AnswerFormat
+    warnings: tuple[str, ...] = ()
 
 
 async def start_chat(
@@ -62,7 +63,11 @@ async def start_chat(
     except (RequestError, WireException) as error:
         raise renamed(renamed(error, _names(chat)), names or {}) from error
     return Generation(
-        stream=stream, params=prepared.params, form=prepared.form, metrics=state.metrics
+        stream=stream,
+        params=prepared.params,
+        form=prepared.form,
+        metrics=state.metrics,
+        form_warnings=prepared.warnings,
     )
 
 
@@ -84,19 +89,20 @@ def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
         max_tokens = chat.max_completion_tokens
     dialect = found.form.dialect
     keeps_special = dialect is not None and dialect.needs_special
+    form = chat_form(chat, found.form, processor)
     params = sampling_params(
         chat,
         llm.engine.default_params,
         max_tokens=max_tokens,
         logprobs=_num_top(chat),
         skip_special_tokens=False if keeps_special else None,
-        structured_outputs=chat_form(chat, found.form, processor),
+        structured_outputs=form.structure,
         reasoning_budget=_budget(chat, found.form),
     )
     if found.form.tags is not None:
         # The parser looks for them, in the content alone.
         params = replace(params, stop=())
-    return PreparedChat(found.prompt, params, found.form)
+    return PreparedChat(found.prompt, params, found.form, form.warnings)
 
 
 def _budget(chat: ChatRequest, form: AnswerFormat) -> ReasoningBudget | None:

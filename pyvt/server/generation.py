@@ -49,6 +49,7 @@ class Generation:
         stream: has started.
         params: of the request.
         form: how the answers are read.
+        form_warnings: what the form of the text gives up of the request's schemas.
         answers: one for each of ``n``.
         output: the last output that came.
         prompt_logprobs: of the prompt, where asked for; they come with the first output.
@@ -58,6 +59,7 @@ class Generation:
     params: SamplingParams
     form: AnswerFormat
     metrics: Metrics
+    form_warnings: tuple[str, ...] = ()
     answers: list[Answer] = field(default_factory=list)
     output: RequestOutput | None = None
     prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
@@ -69,7 +71,7 @@ class Generation:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What of the request is not honoured."""
-        return () if self.output is None else self.output.warnings
+        return self.form_warnings + (() if self.output is None else self.output.warnings)
 
     async def steps(self) -> AsyncIterator[Iterator[Step]]:
         """Yield what is there at a time, until all answers have ended; read each to its end.

@@ -3,19 +3,31 @@
 1. ``response_format`` and ``structured_outputs`` are two ways to say it; only one may be used.
 2. A forced call (``tool_choice`` required or a name) decides alone: there is no content.
 3. With tools to choose from and a form of the content, the text is either calls or content.
-4. Where the prompt has opened the reasoning, the form begins after its end.
+4. With tools to choose from of which one is strict, the text is free until it begins a call.
+5. Where the prompt has opened the reasoning, the form begins after its end.
 """
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pyvt.engine.input_processor import InputProcessor
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.server.answer.parser import AnswerFormat
+from pyvt.server.calls_in_text import Thought, text_with_calls
 from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
 from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
 from pyvt.structured.grammar import schema_options
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """The form of a chat's text, None where it is free, and what of the tools it gives up."""
+
+    structure: StructuredOutputsParams | None
+    warnings: tuple[str, ...] = ()
 
 
 def text_form(request: GenerationFields) -> StructuredOutputsParams | None:
@@ -35,35 +47,54 @@ def form_names(request: GenerationFields) -> dict[str, str]:
         is_object = request.response_format.get("type") == "json_object"
         schema = "response_format.schema" if is_object else "response_format.json_schema.schema"
         return {"structured_outputs.json": schema, "structured_outputs": "response_format"}
-    choice = getattr(request, "tool_choice", None)
-    return {} if choice in (None, "auto", "none") else {"structured_outputs": "tools"}
+    is_of_tools = isinstance(request, ChatRequest) and (
+        request.tool_choice not in (None, "auto", "none") or _is_strict(_functions(request))
+    )
+    return {"structured_outputs": "tools"} if is_of_tools else {}
 
 
-def chat_form(
-    chat: ChatRequest, form: AnswerFormat, processor: InputProcessor
-) -> StructuredOutputsParams | None:
-    """Return the form of a chat's text, tool calls included; None for free text.
+def _functions(chat: ChatRequest) -> list[dict[str, Any]]:
+    return [tool.function.model_dump(exclude_none=True) for tool in chat.tools or ()]
+
+
+def _is_strict(tools: Sequence[Mapping[str, Any]]) -> bool:
+    return any(tool.get("strict") for tool in tools)
+
+
+def chat_form(chat: ChatRequest, form: AnswerFormat, processor: InputProcessor) -> ChatForm:
+    """Return the form of a chat's text, tool calls included.
 
     Raises:
         RequestError, WireException: the form cannot be had.
     """
     asked = text_form(chat)
-    found = asked
-    if form.dialect is not None:
-        tools = [tool.function.model_dump(exclude_none=True) for tool in chat.tools or ()]
-        choice = chat.tool_choice
-        is_single = chat.parallel_tool_calls is False
-        if isinstance(choice, NamedTool):
-            tools = [tool for tool in tools if tool["name"] == choice.function.name]
-            is_single = True
-        if choice not in (None, "auto") or asked is not None:
-            is_forced = choice not in (None, "auto")
-            rules = calls_grammar(form.dialect.name, tools, _marks(processor), is_single=is_single)
-            found = _with_calls(rules, None if is_forced else asked)
-            found = replace(found, text_ends=TEXT_ENDS.get(form.dialect.name, ()))
-    if found is not None and form.tags is not None and form.start == "open":
-        found = replace(found, begin_after=form.tags.closing)
+    is_forced = chat.tool_choice not in (None, "auto")
+    if form.dialect is None:
+        found = ChatForm(asked)
+    elif is_forced or asked is not None:
+        found = _with_calls(chat, form.dialect.name, processor, None if is_forced else asked)
+    else:
+        # Its own rules have the reasoning in them.
+        return _calls_in_text(chat, form, processor)
+    if found.structure is not None and form.tags is not None and form.start == "open":
+        found = replace(found, structure=replace(found.structure, begin_after=form.tags.closing))
     return found
+
+
+def _calls_in_text(chat: ChatRequest, form: AnswerFormat, processor: InputProcessor) -> ChatForm:
+    """Return the form of free text whose calls are those of strict tools, if there are any."""
+    tools = _functions(chat)
+    if form.dialect is None or not _is_strict(tools):
+        return ChatForm(None)
+    grammar = text_with_calls(
+        form.dialect.name,
+        tools,
+        _marks(processor),
+        is_single=chat.parallel_tool_calls is False,
+        thought=None if form.tags is None else Thought(form.tags, form.start),
+    )
+    ends = TEXT_ENDS.get(form.dialect.name, ())
+    return ChatForm(StructuredOutputsParams(grammar=grammar, free_text=True, text_ends=ends))
 
 
 def _marks(processor: InputProcessor) -> Marks:
@@ -72,20 +103,33 @@ def _marks(processor: InputProcessor) -> Marks:
     return Marks("\n".join(texts), frozenset(map(tokenizer.token_text, tokenizer.special_ids)))
 
 
-def _with_calls(rules: str, content: StructuredOutputsParams | None) -> StructuredOutputsParams:
+def _with_calls(
+    chat: ChatRequest,
+    dialect: str,
+    processor: InputProcessor,
+    content: StructuredOutputsParams | None,
+) -> ChatForm:
     """Return the form of calls, or of calls or content."""
-    if content is None:
-        return StructuredOutputsParams(grammar=f"start: calls\n{rules}")
+    tools, is_single = _functions(chat), chat.parallel_tool_calls is False
+    if isinstance(chat.tool_choice, NamedTool):
+        tools = [tool for tool in tools if tool["name"] == chat.tool_choice.function.name]
+        is_single = True
+    rules = calls_grammar(dialect, tools, _marks(processor), is_single=is_single)
+    grammar = f"start: calls\n{rules.text}"
+    if content is not None:
+        grammar = f"start: calls | content\n{rules.text}\ncontent: {_content_rule(content)}"
+    ends = TEXT_ENDS.get(dialect, ())
+    return ChatForm(StructuredOutputsParams(grammar=grammar, text_ends=ends), rules.warnings)
+
+
+def _content_rule(content: StructuredOutputsParams) -> str:
     if content.json is None and not content.json_object:
         raise _refused("structured_outputs", "a JSON schema beside tools, or tool_choice='none'")
     schema = json.loads(content.json) if isinstance(content.json, str) else {"type": "object"}
     if isinstance(schema, dict):
         given_up = {} if content.strict else {"coerce_one_of": True, "lenient": True}
         schema = {**schema, "x-guidance": schema_options(content, given_up)}
-    text = json.dumps(schema, ensure_ascii=False)
-    return StructuredOutputsParams(
-        grammar=f"start: calls | content\n{rules}\ncontent: %json {text}"
-    )
+    return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 
 def _refused(param: str, expected: str) -> WireException:

@@ -5,36 +5,32 @@ from typing import Any
 
 import llguidance
 
-from pyvt.server.errors import WireException, request_error
-
-_ANY = "(.|\\n)*"
+ANY = "(.|\\n)*"
 # Keywords that say more of a string than a terminal can.
 _TOO_MUCH = ("format", "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef")
+_KEPT = ("minLength", "maxLength", "pattern")
 
 
-def text_terminal(kind: Mapping[str, Any], where: str, *, is_strict: bool) -> str:
-    """Return the right side of a Lark terminal that holds only texts of a schema.
+def text_terminal(kind: Mapping[str, Any], *, is_chosen: bool = False) -> tuple[str, list[str]]:
+    """Return the right side of a Lark terminal, and the keywords that it does not keep.
 
     Args:
-        kind: the schema of a string, without ``enum`` and ``const``.
-        where: the parameter's name, for errors.
-        is_strict: refuse keywords that cannot be honoured; otherwise they are left out.
-
-    Raises:
-        WireException: one of them cannot be.
+        kind: the schema of a string; the terminal holds only its texts, but for those keywords,
+            ``enum`` and ``const``.
+        is_chosen: the text is one of some words, so no keyword is kept.
     """
     lost = [name for name in _TOO_MUCH if name in kind]
+    if is_chosen:
+        return "", [*lost, *(name for name in _KEPT if name in kind)]
     parts = []
-    for name in ("minLength", "maxLength", "pattern"):
+    for name in _KEPT:
         if name in kind:
             terminal = _of_keyword(name, kind[name])
             if _is_valid(terminal):
                 parts.append(terminal)
             else:
                 lost.append(name)
-    if lost and is_strict:
-        raise _refused(where, lost[0])
-    return " & ".join(parts) or f"/{_ANY}/"
+    return " & ".join(parts) or f"/{ANY}/", lost
 
 
 def _of_keyword(name: str, value: Any) -> str:
@@ -51,7 +47,7 @@ def _searched(pattern: str) -> str:
 
     Alternatives beside an anchor are held to it all, so no text is let through that should not be.
     """
-    head, tail = _ANY, _ANY
+    head, tail = ANY, ANY
     if pattern.startswith("^"):
         head, pattern = "", pattern[1:]
     before = pattern[:-1]
@@ -68,12 +64,3 @@ def _is_valid(terminal: str) -> bool:
     grammar = llguidance.grammar_from("lark", f"start: TEXT\nTEXT: {terminal}")
     is_wrong, _ = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
     return not is_wrong
-
-
-def _refused(where: str, keyword: str) -> WireException:
-    return request_error(
-        f"[request] tools: expected a schema that can be honoured, got {keyword!r} of the text "
-        f"{where!r}; leave it out, or leave out strict",
-        param="tools",
-        code="invalid_value",
-    )

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pyvt.server.chats import prepare_chat
+from pyvt.server.chats import PreparedChat, prepare_chat
 from pyvt.server.conversation import render_conversation
 from pyvt.server.errors import request_error
 from pyvt.server.fields import RequestModel, checked, told
@@ -91,12 +91,12 @@ async def render(request: Request) -> Response:
     state.model_name(chat.model)
     processor = state.ready_llm().engine.input_processor
 
-    def work() -> tuple[str, tuple[int, ...]]:
-        prompt = prepare_chat(state, chat).prompt
-        return prompt.text, processor.tokenize(prompt)
+    def work() -> tuple[PreparedChat, tuple[int, ...]]:
+        prepared = prepare_chat(state, chat)
+        return prepared, processor.tokenize(prepared.prompt)
 
     llm = state.ready_llm()
-    text, ids = await llm.run_input(work)
+    prepared, ids = await llm.run_input(work)
     tenant = key_salt_of(request)
     num_cached = await llm.call(
         lambda engine: engine.core.scheduler.num_findable_tokens(
@@ -106,13 +106,13 @@ async def render(request: Request) -> Response:
     max_tokens = chat.max_completion_tokens or chat.max_tokens
     room = processor.limits.max_model_len - len(ids)
     body = {
-        "prompt": text,
+        "prompt": prepared.prompt.text,
         "token_ids": list(ids),
         "count": len(ids),
         "cached_tokens": num_cached,
         "max_model_len": processor.limits.max_model_len,
         "room": max(room, 0),
         "fits": room >= max(max_tokens or 1, 1),
-        "warnings": chat.warnings(),
+        "warnings": [*chat.warnings(), *prepared.warnings],
     }
     return JSONResponse(body)

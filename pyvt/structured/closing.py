@@ -27,6 +27,8 @@ _MAX_OPTIONS = 16
 # Bytes that are gone again, without a look at what may follow, for the price of a look.
 _BYTES_A_STEP = 32
 _CLOSERS = b'}])"'
+# Behind ``<``, where another tag may begin.
+_TAG_CLOSER = b"/"
 # More choices than this are the inside of a text, where a quote ends it and brackets do not.
 _MIN_TEXT = 64
 _KINDS = (b"0123456789", bytes(range(97, 123)), bytes(range(65, 91)))
@@ -183,7 +185,7 @@ class ShortestText:
     def _ordered(self, mask: bytes) -> list[int]:
         ids = np.flatnonzero(allowed_ids(mask, self._vocabulary.by_byte.vocab_size)).tolist()
         allowed = set(ids) - self._vocabulary.byte_end_ids
-        closers = _CLOSERS if len(allowed) < _MIN_TEXT else _CLOSERS[::-1]
+        closers = _CLOSERS + _TAG_CLOSER if len(allowed) < _MIN_TEXT else _CLOSERS[::-1]
         options = [byte for byte in closers if byte in allowed]
         rest = allowed - set(options)
         kinds = (next((byte for byte in kind if byte in rest), None) for kind in _KINDS)

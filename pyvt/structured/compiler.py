@@ -6,7 +6,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from threading import Lock
 from typing import Any
 
@@ -47,7 +46,7 @@ class GrammarCompiler:
         tokenizer: the model's.
         vocab_size: V, ids of the model's logits.
         eos_token_ids: ids that end a text.
-        timeout_s: how long one grammar may take.
+        timeout_s: seconds of CPU that one grammar may take.
         cache_size: grammars that are kept.
 
     Attributes:
@@ -100,9 +99,9 @@ class GrammarCompiler:
                 self.num_hits += 1
                 self._cache.move_to_end(key)
         try:
-            grammar: CompiledGrammar = job.result.result(self._timeout_s)
+            grammar: CompiledGrammar = job.wait(self._timeout_s)
             return grammar
-        except (FutureTimeoutError, CancelledError) as error:
+        except (TimeoutError, CancelledError) as error:
             self._threads.give_up(job)
             with self._lock:
                 self.num_timeouts += 1

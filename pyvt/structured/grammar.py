@@ -79,7 +79,7 @@ def grammar_text(
     Raises:
         RequestError: it is too large, nested too deeply, or no grammar at all.
     """
-    schema, is_free_text = None, False
+    schema = None
     if params.json is not None or params.json_object:
         schema = _schema(params)
         body = _json_grammars(schema, params, options)
@@ -87,14 +87,13 @@ def grammar_text(
         _check_size("regex", params.regex, MAX_REGEX_BYTES)
         body = [{"lark_grammar": f"start: /{llguidance.regex_to_lark(params.regex)}/"}]
     elif params.choice is not None:
-        words = " | ".join(_quoted(word) for word in params.choice)
+        words = " | ".join(quoted(word) for word in params.choice)
         body = [{"lark_grammar": f"start: {words}"}]
     elif params.grammar is not None:
         body = [{"lark_grammar": _lark(params.grammar)}]
     else:
         assert params.structural_tag is not None, "one of the kinds is set"
         body = [{"lark_grammar": _tags(params, special_texts, options)}]
-        is_free_text = True
     if params.begin_after is not None:
         mark = _symbol(params.begin_after, special_texts)
         head = f"head: TEXT {mark}" if mark[0] == "<" else f"head[lazy]: TEXT {mark}"
@@ -103,10 +102,11 @@ def grammar_text(
     elif schema is not None:
         body = [{"lark_grammar": "start: @body"}, body[0] | {"name": "body"}, *body[1:]]
     body[0] = {"lark_grammar": body[0]["lark_grammar"] + _NO_FORCING}
+    is_free_text = params.free_text or params.structural_tag is not None
     return GrammarText(json.dumps({"grammars": body}, ensure_ascii=False), schema, is_free_text)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a literal of a Lark grammar, which takes no DEL as it is."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -238,7 +238,7 @@ def _check_pattern(length: int, name: str) -> None:
 
 def _symbol(text: str, special_texts: Collection[str]) -> str:
     """Return a text for Lark: the bare name of a special token, else a string."""
-    return special_name(text) if text in special_texts else _quoted(text)
+    return special_name(text) if text in special_texts else quoted(text)
 
 
 def _tags(
@@ -266,8 +266,8 @@ def _tags(
             inside["x-guidance"] = schema_options(params, options)
         begin = tag["begin"][len(trigger) :]
         parts = [f"%json {dump(inside)}"]
-        parts = [_quoted(begin), *parts] if begin else parts
-        parts = [*parts, _quoted(tag["end"])] if tag["end"] else parts
+        parts = [quoted(begin), *parts] if begin else parts
+        parts = [*parts, quoted(tag["end"])] if tag["end"] else parts
         lines += [f"{head}: TEXT {mark}", f"tag_{i}: head_{i} {' '.join(parts)}"]
     tags = " | ".join(f"tag_{i}" for i in range(len(spec["structures"])))
     return "\n".join([f"start: ({tags})* tail", "tail: TEXT", *lines, _TEXT])

@@ -196,6 +196,9 @@ class GrammarMatcher:
             self._num_until_search = _RETRY
             return
         num_needed = len(path) + 1
+        if grammar.is_free_text:
+            # No way from the start of the text told how long a part of it is.
+            self._room = max(self._room, num_needed)
         # A free text may be cut inside of a character too: what is left of it is no tag to close.
         is_over = grammar.is_free_text and all(0x80 <= byte < 0xC0 for byte in found)
         is_near = num_left <= num_needed + self._room and not is_over

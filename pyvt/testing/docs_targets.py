@@ -21,8 +21,8 @@ class Target:
 
 
 _ASAN = (
-    "PASS, 4,465 tests in 10 min, scalar and avx2; `test_bad_arguments_native.py` and "
-    "`test_bad_calls_native.py` were not run to their end"
+    "PASS, scalar and avx2: 4,465 tests in 10 min; the selection of wrong arguments and calls, "
+    "140 tests in 16 s"
 )
 _EMULATED = (
     "SIMULATED, PASS in one run, 1,777 tests, 15 min of CPU time with the build "
@@ -40,7 +40,8 @@ TARGETS = (
     Target(
         "pytest -m slow tests/test_packages.py",
         "the wheel in a fresh environment",
-        "not run to its end",
+        "PASS, 1 test in 330 s beside other work, with a compiler cache; wheel 3.3 MB, installed "
+        "13.0 MB",
     ),
     Target("make clients", "public clients, fuzzer, browser", ABOVE),
     Target("make simde", "AVX-512, NEON and i8mm over SIMDe", ABOVE),

@@ -54,6 +54,8 @@ def by_value_head(x: Array, head_map: str) -> Array:
         (64, "tiled", range(1, 201)),
         (64, "grouped", range(1, 201)),
         (65, "grouped", range(1, 201)),
+        pytest.param(1, "tiled", range(1, 201), marks=pytest.mark.slow),
+        pytest.param(2, "grouped", range(1, 201), marks=pytest.mark.slow),
     ],
 )
 def test_chunks_agree_with_the_scan(chunk_size: int, head_map: str, lengths: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from pyvt.config.server import ServerConfig
@@ -28,6 +29,9 @@ TEMPLATES = {
     "hermes": HERMES,
     "thinking": THINKING,
     "qwen_xml": PLAIN + "{# <function= <parameter= <tool_call> #}",
+    "llama_json": PLAIN + '{# "parameters": <|python_tag|> #}',
+    "mistral": PLAIN + "{# [TOOL_CALLS] #}",
+    "pythonic": PLAIN + "{# [func_name1(params_name1=1)] #}",
 }
 TOOL = {
     "type": "function",
@@ -333,3 +337,111 @@ def test_tokens_of_two_requests_in_a_batch_do_not_mix(talker: Talker) -> None:
     replies = talker.chats([talker.spelled(text.encode()) for text in texts], stream=True)
 
     assert [joined(reply)[0]["content"] for reply in replies] == texts
+
+
+FORECAST: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+STRICT = {"name": "forecast", "parameters": FORECAST, "strict": True}
+# By template: how a call of ``forecast`` begins that its schema does not allow, and a right one.
+WRONG_CALLS = {
+    "hermes": (
+        'Well. <tool_call>\n{"name": "forecast", "arguments": {"town": 1}}\n</tool_call>',
+        '<tool_call>\n{"name": "forecast", "arguments": {"city": "Zürich", "days": 2}}\n'
+        "</tool_call>",
+    ),
+    "qwen_xml": (
+        "Well. <tool_call>\n<function=forecast>\n<parameter=days>\nmany\n</parameter>\n"
+        "</function>\n</tool_call>",
+        "<tool_call>\n<function=forecast>\n<parameter=city>\nZürich\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+    ),
+    "llama_json": (
+        '{"name": "forecast", "parameters": {"days": "many"}}',
+        '{"name": "forecast", "parameters": {"city": "Zürich", "days": 2}}',
+    ),
+    "mistral": (
+        'Well. [TOOL_CALLS][{"name": "forecast", "arguments": {"city": 1}}]',
+        '[TOOL_CALLS][{"name": "forecast", "arguments": {"city": "Zürich", "days": 2}}]',
+    ),
+    "pythonic": ("[forecast(city=1)]", '[forecast(city="Zürich", days=2)]'),
+}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("template", WRONG_CALLS)
+def test_strict_call_that_the_model_begins_itself_keeps_its_schema(
+    talker: Talker, template: str, is_stream: bool
+) -> None:
+    talker.speak(template)
+    wrong, right = (talker.encode(text) for text in WRONG_CALLS[template])
+    tools = [{"type": "function", "function": STRICT}, TOOL]
+
+    free, kept, held = talker.chats(
+        [talker.encode("No call: {1} <b>"), right, wrong],
+        tools=tools,
+        stream=is_stream,
+        parallel_tool_calls=False,
+    )
+
+    (free_choice,), (kept_choice,), (held_choice,) = (
+        joined(reply) if is_stream else whole(reply) for reply in (free, kept, held)
+    )
+    assert free_choice["content"] == "No call: {1} <b>"
+    assert kept_choice["content"] == ""
+    assert [call["name"] for call in kept_choice["calls"]] == ["forecast"]
+    assert json.loads(kept_choice["calls"][0]["arguments"]) == {"city": "Zürich", "days": 2}
+    assert held_choice["finish_reason"] == "tool_calls"
+    assert held_choice["content"] == ("Well." if "Well." in WRONG_CALLS[template][0] else "")
+    (call,) = held_choice["calls"]
+    jsonschema.validate(json.loads(call["arguments"]), FORECAST)
+    assert "warnings" not in free.text
+
+
+def test_strict_calls_may_be_several_and_come_after_reasoning(talker: Talker) -> None:
+    talker.speak("thinking")
+    _, right = WRONG_CALLS["hermes"]
+    thought = '<think>\n<tool_call>\n{"name": "x"}\n</think>\n\n'
+    texts = [f"{thought}Two:\n{right}\n{right}", '\n<tool_call>{"name": "x"}\n</think>\n\nSo.']
+    body = {"tools": [{"type": "function", "function": STRICT}], "stream": True}
+
+    (several,) = talker.chats([talker.encode(texts[0])], **body)
+    (opened,) = talker.chats(
+        [talker.encode(texts[1])], chat_template_kwargs={"opens": True}, **body
+    )
+
+    (choice,) = joined(several)
+    assert choice["reasoning"] == '<tool_call>\n{"name": "x"}'
+    assert choice["content"] == "Two:"
+    assert [json.loads(call["arguments"])["days"] for call in choice["calls"]] == [2, 2]
+    (choice,) = joined(opened)
+    assert choice["content"] == "So."
+    assert choice["reasoning"] == '<tool_call>{"name": "x"}'
+
+
+def test_strict_call_keeps_its_schema_on_every_route(talker: Talker) -> None:
+    talker.speak("hermes")
+    wrong = talker.encode(WRONG_CALLS["hermes"][0])
+    one = {"name": "forecast", "strict": True}
+    response = {"input": "a", "max_output_tokens": 120, "parallel_tool_calls": False}
+    message = {"messages": MESSAGES, "max_tokens": 120}
+    message["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+    message["tools"] = [{**one, "input_schema": FORECAST}]
+    response["tools"] = [{**one, "type": "function", "parameters": FORECAST}]
+
+    (answer,) = talker.all("/v1/responses", [talker.forced(wrong, **response)])
+    (reply,) = talker.all("/v1/messages", [talker.forced(wrong, **message)])
+
+    text, called = answer.json()["output"]
+    assert text["content"][0]["text"] == "Well."
+    jsonschema.validate(json.loads(called["arguments"]), FORECAST)
+    text, used = reply.json()["content"]
+    assert text["text"] == "Well."
+    jsonschema.validate(used["input"], FORECAST)
+    assert used["name"] == "forecast"

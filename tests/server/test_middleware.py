@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+from typing import Any
 
 import pytest
 
@@ -144,3 +146,41 @@ def test_unknown_path_and_method_answer_as_json(serve: Serve) -> None:
     assert (missing.status, missing.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3}),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_fault_of_ours_is_500_that_tells_nothing_of_the_code(
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    body: dict[str, Any],
+    is_stream: bool,
+) -> None:
+    server = serve()
+    asked = {**body, "stream": is_stream}
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError(f"secret of {__file__}")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr("pyvt.server.state.ServerState.start", broken)
+        failed = server.post(path, asked, headers={"x-request-id": "broken-1"})
+    after = server.post(path, asked)
+
+    assert failed.status == 500
+    assert failed.headers["x-request-id"] == "broken-1"
+    assert failed.json()["error"]["message"]
+    assert not any(word in failed.text for word in ("secret", "/", "Traceback", "Runtime", ".py"))
+    assert "broken-1" in caplog.text
+    assert "secret of" in caplog.text, "whoever runs the server can see why"
+    assert after.status == 200

@@ -221,6 +221,31 @@ def test_streamed_tool_calls_are_several(llm: AsyncLLM) -> None:
     assert reply.json()["usage"]["completion_tokens"] >= len(call)
 
 
+def test_keywords_that_the_texts_of_a_call_give_up_are_told(llm: AsyncLLM) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "format": "date"}},
+        "minProperties": 1,
+    }
+    tool = {"type": "function", "function": {"name": "r", "parameters": schema}}
+    body = {"tools": [tool], "tool_choice": "required", "max_tokens": 120}
+    expected = [
+        "tool 'r': #/minProperties is not enforced",
+        "tool 'r': #/properties/a/format is not enforced",
+    ]
+    server = Tiny(llm, "qwen_xml")
+
+    streamed = [event.get("warnings") for event in server.chat(**body, stream=True).data()]
+    assert server.chat(**body).json()["warnings"] == expected
+    assert [told for told in streamed if told] == [expected]
+    tool["function"]["strict"] = True  # type: ignore[index]
+    for choice in ("required", "auto"):
+        refused = server.chat(**{**body, "tool_choice": choice})
+        assert refused.status == 400
+        assert refused.json()["error"]["param"] == "tools"
+        assert "#/minProperties" in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("dialect", ["hermes", "qwen_xml"])
 def test_keywords_that_a_call_does_not_honour_are_told(llm: AsyncLLM, dialect: str) -> None:
     schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}

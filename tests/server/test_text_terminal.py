@@ -7,7 +7,6 @@ import jsonschema
 import llguidance
 import pytest
 
-from pyvt.server.errors import WireException
 from pyvt.server.text_terminal import text_terminal
 from pyvt.structured.vocabulary import GrammarVocabulary
 from pyvt.testing.fakes import FakeTokenizer
@@ -41,7 +40,8 @@ def _is_taken(terminal: str, text: str) -> bool:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_terminal_takes_what_its_schema_takes(name: str) -> None:
     schema = SCHEMAS[name]
-    terminal = text_terminal(schema, "p", is_strict=True)
+    terminal, lost = text_terminal(schema)
+    assert lost == []
 
     taken = [text for text in TEXTS if _is_taken(terminal, text)]
 
@@ -54,9 +54,9 @@ def test_a_terminal_takes_what_its_schema_takes(name: str) -> None:
     ("keyword", "value"),
     [("format", "date"), ("pattern", "(?=a)b"), ("pattern", "a)|(b"), ("minLength", "1")],
 )
-def test_what_a_terminal_cannot_say_is_refused_when_strict(keyword: str, value: Any) -> None:
-    schema = {"type": "string", keyword: value}
+def test_what_a_terminal_cannot_say_is_told(keyword: str, value: Any) -> None:
+    assert text_terminal({"type": "string", keyword: value}) == ("/(.|\\n)*/", [keyword])
 
-    with pytest.raises(WireException, match=keyword):
-        text_terminal(schema, "p", is_strict=True)
-    assert text_terminal(schema, "p", is_strict=False) == "/(.|\\n)*/"
+
+def test_words_keep_no_other_keyword() -> None:
+    assert text_terminal({"enum": ["a"], "maxLength": 0}, is_chosen=True) == ("", ["maxLength"])

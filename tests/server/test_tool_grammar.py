@@ -25,7 +25,10 @@ TOOL: dict[str, Any] = {
 class MarkTokenizer(FakeTokenizer):
     """The byte tokenizer, whose special tokens are marks of tool calls."""
 
-    MARKS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call_start|>", "<|tool_call_end|>")
+    MARKS = (
+        *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call_start|>", "<|tool_call_end|>"),
+        *("<|python_tag|>", "[THINK]", "[/THINK]"),
+    )
     vocab_size = 260 + len(MARKS)
     special_ids = frozenset(range(256, 260 + len(MARKS)))
     control_texts = (*FakeTokenizer.control_texts, *MARKS)
@@ -35,7 +38,7 @@ TOKENIZER = MarkTokenizer()
 IDS = {text: 256 + i for i, text in enumerate(MarkTokenizer.control_texts)}
 
 
-def _ids(text: str) -> list[int]:
+def ids_of(text: str) -> list[int]:
     """Return a text's ids, its marks as special tokens."""
     ids: list[int] = []
     while text:
@@ -72,11 +75,11 @@ def test_calls_are_let_through_and_their_marks_are_tokens(name: str) -> None:
     dialect, template, text = CASES[name]
     marks = Marks(template, frozenset(MarkTokenizer.control_texts))
     rules = calls_grammar(dialect, [TOOL], marks, is_single=False)
-    params = StructuredOutputsParams(grammar=f"start: calls\n{rules}")
+    params = StructuredOutputsParams(grammar=f"start: calls\n{rules.text}")
     compiler = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, (MarkTokenizer.EOS,))
     matcher = compiler.compile(params).start((), max_tokens=None)
 
-    for token_id in _ids(text):
+    for token_id in ids_of(text):
         (mask,) = matcher.masks((), 500)
         assert mask[token_id], (name, token_id)
         if token_id >= 256:

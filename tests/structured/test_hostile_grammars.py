@@ -129,6 +129,29 @@ def test_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert refused.value.param == "structured_outputs"
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_only_time_of_its_own_is_counted(monkeypatch: pytest.MonkeyPatch, is_busy: bool) -> None:
+    compiler = GrammarCompiler(FakeTokenizer(), 260, (256,), timeout_s=0.2)
+    release = threading.Event()
+    real = _compile
+
+    def slow(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> Any:
+        while is_busy and not release.is_set():
+            pass
+        release.wait(0.4)
+        return real(params, vocabulary)
+
+    monkeypatch.setattr("pyvt.structured.compiler._compile", slow)
+    monkeypatch.setattr("pyvt.structured.compile_threads._WALL_FACTOR", 1e6)
+    if is_busy:
+        with pytest.raises(RequestError, match="compiles in"):
+            compiler.compile(StructuredOutputsParams(regex="a"))
+    else:
+        assert compiler.compile(StructuredOutputsParams(regex="a")).shortest == 1
+    release.set()
+    compiler.close()
+
+
 def test_grammars_that_never_compile_leave_the_others_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

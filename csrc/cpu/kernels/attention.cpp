@@ -488,6 +488,8 @@ void fill_attention(KernelTable& table) {
     table.divide_row[x.index] = &divide_row<X>;
     table.merge_row[x.index] = &merge_row<X>;
   });
+  table.attend_tile[kNumFloats] = &attend_tile<E4m3>;
+  table.spread_values[kNumFloats] = &spread_values<E4m3>;
 }
 
 }  // namespace pyvt::cpu::PYVT_ISA

@@ -1,9 +1,7 @@
 // what        narrow_to_fp8: numbers as e4m3, rounded to nearest even, saturated at ±448
 //             widen_fp8: e4m3 numbers as f32
 // layout      x and out [n], dense
-// numerics    the bits of the reference. Widening is exact: the bits of a number, moved to the
-// place
-//             of an f16, are a 256th of it, subnormal ones too; 0x7f and 0xff are NaN
+// numerics    the bits of the reference; widening is exact
 // work        a run a call; launchers split tokens over threads, attention widens a tile of keys
 // source      OCP 8-bit Floating Point Specification 1.0
 #include "cpu/simd/level.h"
@@ -33,24 +31,12 @@ void narrow_to_fp8(void* out, const void* x, float, int64_t n) {
 
 void widen_fp8(void* out, const void* x, float, int64_t n) {
   float* to = static_cast<float*>(out);
-  const uint8_t* from = static_cast<const uint8_t*>(x);
-  const simd::Vec power = simd::set1(256.0f);
-  for (int64_t i = 0; i < n; i += kChunk) {
-    const int64_t count = n - i < kChunk ? n - i : kChunk;
-    F16 halves[kChunk] = {};
-    for (int64_t j = 0; j < count; ++j) {
-      const uint32_t code = from[i + j], magnitude = code & 0x7f;
-      const uint32_t nan = magnitude == 0x7f ? 0x7e00 : 0;
-      halves[j].bits = static_cast<uint16_t>((code & 0x80) << 8 | magnitude << 7 | nan);
-    }
-    for (int64_t j = 0; j < count; j += simd::kLanes) {
-      const simd::Vec value = simd::mul(simd::load(halves + j), power);
-      if (count - j >= simd::kLanes) {
-        simd::store(to + i + j, value);
-      } else {
-        simd::store_first(to + i + j, value, static_cast<int>(count - j));
-      }
-    }
+  const E4m3* from = static_cast<const E4m3*>(x);
+  int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) simd::store(to + i, simd::load(from + i));
+  if (i < n) {
+    const int rest = static_cast<int>(n - i);
+    simd::store_first(to + i, simd::load_first(from + i, rest), rest);
   }
 }
 

@@ -130,7 +130,6 @@ class Attention {
               const AttnState& into, const Work& work) const;
   KvRuns runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
                     const Work& work) const;
-  void widen_tile(int64_t begin, int64_t end, float* value_panel, const Work& work) const;
   void share(int64_t begin, int64_t end, const Work& work) const;
   int64_t value_width() const {
     const int64_t whole = kAttnValueVectors * table_.attn_lanes;
@@ -148,7 +147,6 @@ class Attention {
   float scale_, soft_cap_;
   int64_t window_;
   int64_t group_ = 1, head_dim_ = 0, row_stride_ = 0, tokens_per_block_ = 1;
-  bool is_fp8_;  // kernels then read the cache as f32
   int of_q_, of_cache_;
   std::vector<Block> blocks_;
   std::vector<Part> parts_;
@@ -174,9 +172,8 @@ Attention::Attention(TensorView out, TensorView lse, TensorView q, TensorView k_
       scale_(static_cast<float>(scale)),
       soft_cap_(static_cast<float>(soft_cap.value_or(0))),
       window_(window.value_or(kEverything)),
-      is_fp8_(k_cache.dtype == DType::kFP8),
       of_q_(float_index(kOp, q.dtype)),
-      of_cache_(is_fp8_ ? 0 : float_index(kOp, k_cache.dtype)) {
+      of_cache_(k_cache.dtype == DType::kFP8 ? kNumFloats : float_index(kOp, k_cache.dtype)) {
   check_shapes();
   head_dim_ = q.shape[2];
   row_stride_ = round_up(head_dim_, table_.attn_lanes);
@@ -484,7 +481,6 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
   args.tops = into.tops + row;
   args.totals = into.totals + row;
   const bool is_direct = args.num_rows <= kDirectRows;
-  if (is_fp8_) widen_tile(begin, end, is_direct ? work.value_panel : work.key_columns, work);
   if (is_direct) {
     const KvRuns ahead = runs_ahead(span, at, next, is_cold, work);
     args.ahead = ahead.runs;
@@ -503,7 +499,7 @@ void Attention::attend(const Tile& at, int64_t head, Range tokens, const Tile& n
 KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& next, bool is_cold,
                              const Work& work) const {
   KvRuns ahead = {work.ahead, 0};
-  if (!is_fp8_) pages_.add_runs(span, &ahead);  // else it has been read
+  pages_.add_runs(span, &ahead);
   KvSpan later = span;
   if (++later.kv_head < at.block->kv_head + at.block->num_kv_heads) {
     pages_.add_runs(later, &ahead);
@@ -515,22 +511,8 @@ KvRuns Attention::runs_ahead(const KvSpan& span, const Tile& at, const Tile& nex
              std::min(start + kAttnTile, block.position + block.num_tokens) - start};
     pages_.add_runs(later, &ahead);
   }
-  if (!is_fp8_) ahead.skip(kAheadLines, is_cold && span.kv_head == at.block->kv_head);
+  ahead.skip(kAheadLines, is_cold && span.kv_head == at.block->kv_head);
   return ahead;
-}
-
-// Points the keys and values [begin, end) at rows of f32; the former are in the key panel.
-void Attention::widen_tile(int64_t begin, int64_t end, float* value_panel, const Work& work) const {
-  const auto widen = [&](const void** rows, float* panel) {
-    for (int64_t j = begin; j < end; ++j) {
-      float* row = panel + j * row_stride_;
-      table_.widen_fp8(row, rows[j], 0, head_dim_);
-      rows[j] = row;
-    }
-  };
-  widen(work.keys, work.key_panel);
-  widen(work.values, value_panel);
-  fill_group(work.keys, begin, end, kAttnKeyGroup);
 }
 
 // Makes what many rows read of keys and values [begin, end): f32, keys by columns, values by blocks
@@ -540,7 +522,7 @@ void Attention::share(int64_t begin, int64_t end, const Work& work) const {
                                   head_dim_, value_width(), work.value_panel);
   // Rows end in whole vectors, and the elements behind a head are zeros.
   if (of_cache_ != 0 || row_stride_ != head_dim_) {
-    const auto widen = table_.cast[of_cache_][0];
+    const auto widen = of_cache_ == kNumFloats ? table_.widen_fp8 : table_.cast[of_cache_][0];
     for (int64_t j = begin; j < end; ++j) {
       float* row = work.key_panel + j * row_stride_;
       widen(row, work.keys[j], 0, head_dim_);

@@ -44,6 +44,16 @@ inline void store(F16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
 }
 
+// The bits of an e4m3 number as those of an f16 are a 256th of it; magnitudes of 0x7f are NaN.
+inline Vec load(const E4m3* p) {
+  const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  const __m128i tops = _mm_srai_epi16(_mm_unpacklo_epi8(_mm_setzero_si128(), codes), 1);
+  const __m128i bits = _mm_and_si128(tops, _mm_set1_epi16(static_cast<short>(0xbf80)));
+  const __m128i magnitude = _mm_set1_epi16(0x3f80);
+  const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(bits, magnitude), magnitude);
+  return {_mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(bits, nan)), _mm256_set1_ps(256.0f))};
+}
+
 // Member kIndex of each of kLanes pairs that lie side by side.
 template <int kIndex>
 inline Vec load_of_pairs(const Bf16* p) {

@@ -42,6 +42,16 @@ inline void store(F16* p, Vec a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
 }
 
+// The bits of an e4m3 number as those of an f16 are a 256th of it; magnitudes of 0x7f are NaN.
+inline Vec load(const E4m3* p) {
+  const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i tops = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 1);
+  const __m256i bits = _mm256_and_si256(tops, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+  const __m256i magnitude = _mm256_set1_epi16(0x3f80);
+  const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(bits, magnitude), magnitude);
+  return {_mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(bits, nan)), _mm512_set1_ps(256.0f))};
+}
+
 // Member kIndex of each of kLanes pairs that lie side by side.
 template <int kIndex>
 inline Vec load_of_pairs(const Bf16* p) {

@@ -39,6 +39,18 @@ inline void store(F16* p, Vec a) {
   vst1_u16(reinterpret_cast<uint16_t*>(p), vreinterpret_u16_f16(vcvt_f16_f32(a.v)));
 }
 
+// The bits of an e4m3 number as those of an f16 are a 256th of it; magnitudes of 0x7f are NaN.
+inline Vec load(const E4m3* p) {
+  uint32_t codes;
+  std::memcpy(&codes, p, 4);
+  const uint16x4_t wide = vget_low_u16(vmovl_u8(vcreate_u8(codes)));
+  const int16x4_t tops = vshr_n_s16(vreinterpret_s16_u16(vshl_n_u16(wide, 8)), 1);
+  const uint16x4_t bits = vand_u16(vreinterpret_u16_s16(tops), vdup_n_u16(0xbf80));
+  const uint16x4_t magnitude = vdup_n_u16(0x3f80);
+  const uint16x4_t nan = vceq_u16(vand_u16(bits, magnitude), magnitude);
+  return {vmulq_n_f32(widen(vorr_u16(bits, nan)), 256.0f)};
+}
+
 // Member kIndex of each of kLanes pairs that lie side by side.
 template <int kIndex>
 inline Vec load_of_pairs(const Bf16* p) {

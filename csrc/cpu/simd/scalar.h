@@ -22,6 +22,7 @@ inline Vec load(const Bf16* p) { return {pyvt::bf16_to_f32(p->bits)}; }
 inline void store(Bf16* p, Vec a) { p->bits = pyvt::f32_to_bf16(a.v); }
 inline Vec load(const F16* p) { return {pyvt::f16_to_f32(p->bits)}; }
 inline void store(F16* p, Vec a) { p->bits = pyvt::f32_to_f16(a.v); }
+inline Vec load(const E4m3* p) { return {pyvt::e4m3_to_f32(p->bits)}; }
 
 // The first n < kLanes elements; the other lanes are zero.
 template <typename T>

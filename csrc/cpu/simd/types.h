@@ -14,6 +14,11 @@ struct F16 {
   uint16_t bits;
 };
 
+// Of KV caches; loads alone.
+struct E4m3 {
+  uint8_t bits;
+};
+
 // A float type with its place in a row of the kernel table.
 template <typename T, int kIndex>
 struct FloatAt {

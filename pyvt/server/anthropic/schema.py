@@ -35,6 +35,7 @@ class InputTool(RequestModel):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
     type: str | None = None
 
 

@@ -117,6 +117,7 @@ def _tools(asked: CountRequest) -> list[dict[str, Any]] | None:
             "name": tool.name,
             "description": tool.description,
             "parameters": tool.input_schema,
+            "strict": tool.strict,
         }
         tools.append({"type": "function", "function": function})
     return tools

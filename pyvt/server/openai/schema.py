@@ -178,14 +178,6 @@ class ChatRequest(GenerationFields, TemplateFields):
         default=None, ge=0, description="most tokens of reasoning before the answer begins"
     )
 
-    def warnings(self) -> list[str]:
-        """Return a text for each field that had no effect, or not the whole of it."""
-        told = super().warnings()
-        is_open = self.tool_choice in (None, "auto")
-        if is_open and any(tool.function.strict for tool in self.tools or ()):
-            told.append("'strict' of tools is enforced where a call is forced by tool_choice alone")
-        return told
-
 
 class CompletionRequest(GenerationFields):
     """POST /v1/completions."""

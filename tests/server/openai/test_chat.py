@@ -381,14 +381,6 @@ def test_stream_of_a_forced_call_begins_without_content(serve: Serve) -> None:
     assert not any("content" in delta for delta in rest)
 
 
-def test_strict_tool_that_is_not_forced_is_told_of(serve: Serve) -> None:
-    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
-
-    reply = serve(template=HERMES).chat(tools=[strict])
-
-    assert "strict" in reply.json()["warnings"][0]
-
-
 REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "stream_text": ({"stream": "true"}, 400, "stream"),
     "no_messages": ({"messages": []}, 400, "messages"),
