@@ -28,7 +28,10 @@ def inputs(
     num_kv_heads: int = 2,
     **more: Any,
 ) -> Inputs:
-    """A step of requests that have ``cached``, 30 more, … tokens in the cache already."""
+    """A step of requests that have ``cached``, 30 more, … tokens in the cache already.
+
+    What no request holds is NaN.
+    """
     rng = np.random.default_rng(head_dim + group)
     kind = DTYPES[dtype].numpy
     seq_lens = np.array([n + cached + 30 * i for i, n in enumerate(query_lens)], np.int32)
@@ -38,11 +41,18 @@ def inputs(
     caches = (rng.standard_normal(pool).astype(kind).transpose(0, 2, 1, 3) for _ in range(2))
     q = rng.standard_normal((sum(query_lens), num_kv_heads * group, head_dim)).astype(kind)
     k_cache, v_cache = caches
+    tables = order.reshape(len(query_lens), width)
+    is_held = np.zeros((pool[0], BLOCK), bool)
+    for table, seq_len in zip(tables, seq_lens, strict=True):
+        places = np.arange(seq_len)
+        is_held[table[places // BLOCK], places % BLOCK] = True
+    for cache in (k_cache, v_cache):
+        cache[~is_held] = np.nan
     return {
         "q": q,
         "k_cache": k_cache,
         "v_cache": v_cache,
-        "block_tables": order.reshape(len(query_lens), width),
+        "block_tables": tables,
         "seq_lens": seq_lens,
         "cu_seqlens_q": np.cumsum([0, *query_lens]).astype(np.int32),
         "scale": head_dim**-0.5,
