@@ -1,10 +1,11 @@
 // Compares the kernels of every level that runs here with those of scalar, without Python, so that
-// it also runs where only an emulator does: int8 and float products, packing and quantisation to
-// the bit, sums of exponentials within rounding.
+// it also runs where only an emulator does: int8 and float products, packing, quantisation and
+// every number of e4m3 to the bit, sums of exponentials within rounding.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <sstream>
 #include <string>
@@ -17,7 +18,7 @@ namespace {
 using namespace pyvt::cpu;
 
 constexpr int64_t kCols = 512, kGroups = kCols / 32;
-constexpr int kRows = 4;
+constexpr int kRows = 6;
 using Bytes = std::vector<uint8_t>;
 using Floats = std::vector<float>;
 
@@ -69,7 +70,8 @@ Bytes packed(const KernelTable& table, int index, std::mt19937& random) {
   return tile;
 }
 
-Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8Rows& a) {
+Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8Rows& a,
+                const Floats& x) {
   const Int8Format& format = table.int8[index];
   Floats out;
   const auto append = [&](int num_rows, auto&& multiply) {
@@ -89,10 +91,44 @@ Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8
     append(panel_rows[i],
            [&](float* sums) { format.panel[i](panel.data(), kCols, a, 0, sums, kTileRows, true); });
   }
+  for (size_t i = 0; format.of_floats[0] != nullptr && i < std::size(kFloatSteps); ++i) {
+    append(static_cast<int>(kFloatSteps[i]), [&](float* sums) {
+      format.of_floats[i](tile.data(), kCols, x.data(), kCols, sums, kTileRows);
+    });
+  }
   Floats values(static_cast<size_t>(kCols * kTileRows));
   format.decode_tile(tile.data(), 0, kCols, values.data());
   out.insert(out.end(), values.begin(), values.end());
   return out;
+}
+
+// The 256 numbers of e4m3, as weights of scale 1 with one more column each row and as a cache holds
+// them, and what numbers between them become in it; one NaN for all.
+Floats fp8_numbers(const KernelTable& table, const Floats& x) {
+  const Int8Format& format = table.int8[places::kFP8_G128Place];
+  const int64_t num_cols = format.block_cols, row_bytes = format.file_block_bytes;
+  std::vector<Bytes> rows(kTileRows, Bytes(static_cast<size_t>(row_bytes)));
+  const uint8_t* pointers[kTileRows];
+  const float scale = 1.0f;
+  for (int64_t r = 0; r < kTileRows; ++r) {
+    std::memcpy(rows[r].data(), &scale, sizeof(scale));
+    for (int64_t k = 0; k < num_cols; ++k) {
+      rows[r][sizeof(scale) + k] = static_cast<uint8_t>(r * num_cols + r + k);
+    }
+    pointers[r] = rows[r].data();
+  }
+  Bytes tile(static_cast<size_t>(format.tile_block_bytes)), codes(256), narrow(x.size());
+  format.pack_tile(pointers, num_cols, tile.data());
+  Floats values(static_cast<size_t>(num_cols * kTileRows)), wide(codes.size());
+  format.decode_tile(tile.data(), 0, num_cols, values.data());
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+  table.widen_fp8(wide.data(), codes.data(), 0.0f, 255);
+  table.widen_fp8(&wide.back(), &codes.back(), 0.0f, 1);
+  values.insert(values.end(), wide.begin(), wide.end());
+  table.narrow_to_fp8[0](narrow.data(), x.data(), 0.0f, static_cast<int64_t>(x.size()));
+  values.insert(values.end(), narrow.begin(), narrow.end());
+  for (float& value : values) value = std::isnan(value) ? NAN : value;
+  return values;
 }
 
 void compare(const KernelTable& table, const KernelTable& scalar) {
@@ -107,9 +143,11 @@ void compare(const KernelTable& table, const KernelTable& scalar) {
     std::mt19937 first(static_cast<unsigned>(index)), second(static_cast<unsigned>(index));
     const Bytes tile = packed(table, index, first);
     expect_same(table.isa, "tile", index, tile, packed(scalar, index, second));
-    expect_same(table.isa, "products", index, products(table, index, tile, want.rows()),
-                products(scalar, index, tile, want.rows()));
+    expect_same(table.isa, "products", index, products(table, index, tile, want.rows(), x),
+                products(scalar, index, tile, want.rows(), x));
   }
+  expect_same(table.isa, "e4m3", places::kFP8_G128Place, fp8_numbers(table, x),
+              fp8_numbers(scalar, x));
   const float got = table.sum_exp(x.data(), 4.0f, kCols - 3);
   const float sum = scalar.sum_exp(x.data(), 4.0f, kCols - 3);
   if (std::fabs(got - sum) > 1e-5f * sum) {

@@ -22,7 +22,12 @@ class Target:
 
 _ASAN = (
     "PASS, scalar and avx2: 4,465 tests in 10 min; the selection of wrong arguments and calls, "
-    "140 tests in 16 s"
+    "140 tests in 16 s; both before FP8 weights and caches had kernels of their own, which have not "
+    "run under it"
+)
+_CROSS = (
+    "SIMULATED: FP8 products, packing and all 256 numbers of e4m3 on neon and i8mm have the bits "
+    "of scalar, these kernels compiled alone; all formats together not run since they came"
 )
 _EMULATED = (
     "SIMULATED, PASS in one run, 1,777 tests, 15 min of CPU time with the build "
@@ -52,7 +57,7 @@ TARGETS = (
         "make asan", "native CPU backend under address and undefined-behaviour sanitizer", _ASAN
     ),
     Target("make tsan", "the thread pool under the thread sanitizer", "PASS in 4 s"),
-    Target("make cross", "AArch64, on an emulator", ABOVE),
+    Target("make cross", "AArch64, on an emulator", _CROSS),
 )
 
 
