@@ -282,7 +282,7 @@ class _Inbox:
         """Wait until there is an event."""
         while not self.events:
             assert self.waiter is None, "one task reads a stream"
-            self.waiter = asyncio.get_running_loop().create_future()
+            self.waiter = self._outbox.new_future()
             try:
                 await self.waiter
             finally:
@@ -297,6 +297,12 @@ class _Outbox:
         self._thread = thread
         self._inboxes: deque[_Inbox] = deque()
         self._is_scheduled = False
+
+    def new_future(self) -> "asyncio.Future[None]":
+        """Return what a reader waits for; asking which loop runs takes a system call each time."""
+        loop = self._loop()
+        assert loop is not None, "a reader runs in it"
+        return loop.create_future()
 
     def wake(self, inbox: _Inbox) -> None:
         """See that the reader of an inbox wakes up; called on the engine's thread."""

@@ -50,8 +50,10 @@ NOTES: dict[tuple[str, str], str] = {
     ("shape:qwen3-0.6b:q8_0", "prefill 256"): _Q8_0_ROWS,
     ("shape:qwen3-0.6b:q8_0", "prefill 512"): _Q8_0_ROWS,
     ("shape:qwen3-30b-a3b-quarter:q4_k_m", "decode@128"): (
-        "the step reads at 71 % of a plain read (78 % in the run before, then 1.31); where the "
-        "rest goes was not profiled"
+        "memory: products are 97 % of the plan (`bench_step`), three quarters of them experts and "
+        "the head, each at the rate of a plain read taken in turn; the rest of a step is Python, 2 "
+        "%; tried: four tiles side by side, codes of Q6_K laid out otherwise (decision 182), a "
+        "core for each thread (equal)"
     ),
     ("shape:smollm2-135m:bf16", "batch 16"): _BATCH,
     ("shape:smollm2-135m:q4_k_m", "batch 16"): f"{_BATCH}; {_Q4_K_ROWS}",
