@@ -16,6 +16,8 @@ from pyvt.tokenizer.base import RenderedPrompt
 
 # Templates of models without the role know the same thing by this name.
 _DEVELOPER, _SYSTEM = "developer", "system"
+# Stands behind a content that shall be continued: a character that no template writes.
+_END = "\uf8ff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
             "[request] continue_final_message: expected it without add_generation_prompt",
             param="continue_final_message",
         )
+    if is_continued and messages:
+        messages[-1] = _with_end(messages[-1])
     is_open = request.add_generation_prompt is not False and not is_continued
     variables = dict(request.chat_template_kwargs or {})
     # A request cannot bring its own template in by another door.
@@ -69,7 +73,7 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
         add_generation_prompt=is_open,
         chat_template_kwargs=variables,
     )
-    return _cut_after(rendered, messages[-1]) if is_continued else rendered
+    return _cut_at_end(rendered) if is_continued else rendered
 
 
 def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest) -> Conversation:
@@ -107,8 +111,8 @@ def _start(
         return None
     if not request.continue_final_message:
         return start_state(prompt.guarded, tags)
-    written = request.messages[-1].content
-    is_open = isinstance(written, str) and tags.opening in written and tags.closing not in written
+    written = _plain(request.messages[-1], knows_developer=True).get("content", "")
+    is_open = tags.opening in written and tags.closing not in written
     return "open" if is_open else None
 
 
@@ -174,22 +178,27 @@ def _arguments(given: Any) -> Any:
     return value if isinstance(value, dict) else given
 
 
-def _cut_after(rendered: RenderedPrompt, message: Mapping[str, Any]) -> RenderedPrompt:
-    """Return a prompt that ends where the content of its last message ends."""
-    content = str(message.get("content") or "")
+def _with_end(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with a mark behind its content, which may be any letter of the template."""
+    content = message.get("content")
     if message.get("role") != "assistant" or not content:
         raise request_error(
             "[request] continue_final_message: expected a last message of the assistant with "
             "content",
             param="continue_final_message",
         )
-    for text in (content, content.strip()):
-        at = rendered.text.rfind(text)
-        if at >= 0:
-            end = at + len(text)
-            return RenderedPrompt(rendered.text[:end], rendered.guarded[:end], rendered.stand_ins)
-    raise request_error(
-        "[request] continue_final_message: expected a template that writes the last message as it "
-        "is",
-        param="continue_final_message",
-    )
+    # Reasoning at the start of a content is known by a closing tag that ends its line.
+    line_end = "\n" if content.endswith("</think>") else ""
+    return {**message, "content": f"{content}{line_end}{_END}"}
+
+
+def _cut_at_end(rendered: RenderedPrompt) -> RenderedPrompt:
+    """Return a prompt that ends where the content of its last message ends."""
+    end = rendered.text.rfind(_END)
+    if end < 0:
+        raise request_error(
+            "[request] continue_final_message: expected a template that writes the last message "
+            "as it is",
+            param="continue_final_message",
+        )
+    return RenderedPrompt(rendered.text[:end], rendered.guarded[:end], rendered.stand_ins)

@@ -336,6 +336,35 @@ def test_continued_message_ends_the_prompt(serve: Serve) -> None:
     assert server.chat(**fields).status == 200
 
 
+@pytest.mark.parametrize(
+    "written", ["i", "<", "end", "|>", "\n", "assistant", "a ", "\uf8ff", "hi"]
+)
+def test_continued_message_may_be_any_text_that_the_template_has_too(
+    serve: Serve, written: str
+) -> None:
+    template = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    server = serve(template=template)
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": written}]
+    fields = {"messages": messages, "continue_final_message": True}
+
+    rendered = server.post("/v1/chat/completions/render", fields).json()
+
+    assert rendered["prompt"] == f"<|user|>\nhi<|im_end|>\n<|assistant|>\n{written}"
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_continued_reasoning_is_read_as_reasoning(serve: Serve, in_parts: bool) -> None:
+    text = "<think>\nso"
+    content = [{"type": "text", "text": text}] if in_parts else text
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    server = serve([" it is</think>42"], template=THINKING)
+
+    (choice,) = server.chat(messages=messages, continue_final_message=True).json()["choices"]
+
+    assert choice["message"]["reasoning_content"] == " it is"
+    assert choice["message"]["content"] == "42"
+
+
 def test_history_reaches_the_template_as_objects(serve: Serve) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     messages = [
