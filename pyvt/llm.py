@@ -21,7 +21,7 @@ from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError, RequestError
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import RequestOutput, unit_vector
-from pyvt.sampling_params import SamplingParams
+from pyvt.sampling_params import POOLINGS, SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer
 
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -172,6 +172,11 @@ class LLM:
         Raises:
             RequestError, EngineDeadError: as in ``generate``.
         """
+        if pooling not in POOLINGS:
+            raise RequestError(
+                f"[embed] pooling: expected {' or '.join(POOLINGS)}, got {pooling!r}",
+                param="pooling",
+            )
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_pooling=pooling)
         vectors = []
         for output in self._run(_prompt_list(prompts), params, progress=progress):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,9 @@ def test_prompt_in_chunks_has_the_same_vector(llm: LLM, tmp_path: Path) -> None:
     chunked.shutdown()
 
 
-def test_unknown_pooling_is_refused(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="last or mean"):
-        llm.embed(PROMPT, pooling="max")
+@pytest.mark.parametrize("pooling", ["max", None])
+def test_unknown_pooling_is_refused_by_its_name(llm: LLM, pooling: Any) -> None:
+    with pytest.raises(RequestError, match=r"\[embed\] pooling: expected last or mean") as refused:
+        llm.embed(PROMPT, pooling=pooling)
+
+    assert refused.value.param == "pooling"

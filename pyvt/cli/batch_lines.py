@@ -183,7 +183,9 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         line = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"[batch] line: expected a JSON object, got {error}") from error
+        raise RequestError(
+            f"[batch] line: expected a JSON object, got other text: {error}"
+        ) from error
     if not isinstance(line, dict):
         raise _refused("line", "a JSON object", line)
     return line

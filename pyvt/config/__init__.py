@@ -77,7 +77,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:
             raise ConfigError(
-                f"[config] model: expected a path as text, got {self.model!r}", field="model"
+                f"[config] model: expected a name or a path as text, got {self.model!r}",
+                field="model",
             )
         if self.chat_template is not None and not isinstance(self.chat_template, str):
             raise ConfigError(

@@ -28,6 +28,8 @@ MAX_TIMEOUT_S = 10**9
 MAX_SALT_CHARS = 256
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
+# Roles whose messages say something in any case; an assistant's may be tool calls alone.
+_WITH_CONTENT = ("system", "user")
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
 _ID_FIELDS = (
@@ -135,6 +137,8 @@ class InputProcessor:
             ids = tuple(self.tokenizer.encode(prompt))
         elif isinstance(prompt, Sequence) and not isinstance(prompt, _BYTES):
             ids = tuple(cast(Sequence[int], prompt))
+            if ids and isinstance(ids[0], str):
+                raise _refused("prompt", "one prompt, a string or a list of token ids", prompt)
             self._check_ids("prompt", ids)
         else:
             raise _refused("prompt", "a string or a list of token ids", type(prompt).__name__)
@@ -327,14 +331,19 @@ def _check_salt(cache_salt: Any) -> None:
 
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
-        raise _refused("messages", "a list of at least one message", messages)
+        raise _refused(
+            "messages", "a list such as [{'role': 'user', 'content': 'Hello'}]", messages
+        )
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise _refused(f"messages[{index}]", "an object", type(message).__name__)
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise _refused(f"messages[{index}].role", "a string", role)
-        _check_content(message.get("content"), f"messages[{index}].content")
+        content, param = message.get("content"), f"messages[{index}].content"
+        if content is None and role in _WITH_CONTENT:
+            raise _refused(param, "a text or a list of parts of text", content)
+        _check_content(content, param)
 
 
 def _check_content(content: Any, param: str) -> None:

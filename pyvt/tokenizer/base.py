@@ -113,8 +113,12 @@ class Tokenizer(Protocol):
         ...
 
 
-def check_unicode(text: str, param: str) -> None:
-    """Raise RequestError when ``text`` holds half of a surrogate pair."""
+def check_unicode(text: object, param: str) -> None:
+    """Raise RequestError when ``text`` is no string, or holds half of a surrogate pair."""
+    if not isinstance(text, str):
+        raise RequestError(
+            f"[tokenizer] {param}: expected a string, got {type(text).__name__}", param=param
+        )
     if text.isascii():
         return
     try:

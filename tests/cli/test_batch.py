@@ -88,7 +88,7 @@ def test_batch_answers_do_not_depend_on_what_runs_beside(batch: Batch, tmp_path:
 
 
 BAD_LINES: dict[str, tuple[Any, str]] = {
-    "no-json": ("{oops", "expected a JSON object"),
+    "no-json": ("{oops", "expected a JSON object, got other text: Expecting property"),
     "nan": ('{"custom_id": "x", "body": NaN}', "which is no JSON"),
     "deep": ("[" * 100_000, "expected a JSON object"),
     "list": ("[]", "expected a JSON object"),

@@ -2,7 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -175,6 +175,18 @@ def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> No
     assert refused.value.param == name
 
 
+def test_tokenize_several_texts_says_that_one_prompt_is_wanted() -> None:
+    with pytest.raises(RequestError, match="prompt: expected one prompt, a string or a list of"):
+        PROCESSOR.tokenize(cast(Any, ["a", "b"]))
+
+
+def test_render_of_a_text_shows_what_messages_are() -> None:
+    processor = InputProcessor(FakeTokenizer(), FakeTemplate, PROCESSOR.limits)
+
+    with pytest.raises(RequestError, match=r"a list such as \[\{'role': 'user'.*got 'hi'"):
+        processor.render(cast(Any, "hi"))
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -186,6 +198,8 @@ def test_process_urgency_of_a_wrong_form_is_refused(name: str, value: Any) -> No
         ([{"role": 1, "content": "b"}], "messages[0].role"),
         ([{"role": "user", "content": "\ud83d"}], "messages[0].content"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"role": "system", "content": None}], "messages[0].content"),
         ([{"role": "user", "content": {"type": "text"}}], "messages[0].content"),
         ([{"role": "user", "content": ["a"]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),

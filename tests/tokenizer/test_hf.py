@@ -2,7 +2,7 @@
 
 import json
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import tokenizers
@@ -158,6 +158,11 @@ def test_tokens_of_whitespace_are_no_control_tokens() -> None:
 def test_encode_lone_surrogate_is_a_request_error(qwen3: Tokenizer) -> None:
     with pytest.raises(RequestError, match=r"\[tokenizer\] prompt: expected Unicode text"):
         qwen3.encode("a\ud83d")
+
+
+def test_encode_of_no_text_is_a_request_error(qwen3: Tokenizer) -> None:
+    with pytest.raises(RequestError, match=r"\[tokenizer\] prompt: expected a string, got int"):
+        qwen3.encode(cast(Any, 5))
 
 
 def test_bad_file_is_a_checkpoint_error() -> None:
