@@ -22,16 +22,16 @@ class Target:
 
 _ASAN = (
     "PASS, scalar and avx2: 4,465 tests in 10 min; the selection of wrong arguments and calls, "
-    "140 tests in 16 s; both before FP8 weights and caches had kernels of their own, which have not "
-    "run under it"
+    "140 tests in 16 s; both before FP8 weights and caches had kernels of their own, which have "
+    "not run under it"
 )
 _CROSS = (
     "SIMULATED: FP8 products, packing and all 256 numbers of e4m3 on neon and i8mm have the bits "
     "of scalar, these kernels compiled alone; all formats together not run since they came"
 )
 _EMULATED = (
-    "SIMULATED, PASS in one run, 1,777 tests, 15 min of CPU time with the build "
-    "(by two processes; 51 skipped: torch, CuPy, dtypes without kernels, a real model)"
+    "SIMULATED, PASS in one run of 8 min 17 s with the build, beside other work: 1,811 tests by "
+    "two processes; 51 skipped: torch, CuPy, dtypes without kernels, a real model"
 )
 ABOVE = "see the table above"
 TARGETS = (
