@@ -2,7 +2,7 @@
 
 import io
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,20 @@ RunCommand = Callable[..., Result]
 
 
 @pytest.fixture
-def use_engine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeBuild]:
+def use_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeBuild]]:
     """Gives commands a fake engine; takes the arguments of ``FakeBuild``."""
+    install, before = signal.signal, signal.getsignal(signal.SIGINT)
 
     def use(*args: Any, **settings: Any) -> FakeBuild:
         build = FakeBuild(*args, **settings)
         monkeypatch.setattr(session, "build_engine", build)
-        install = signal.signal
         monkeypatch.setattr(
             signal, "signal", lambda n, handler: install(n, build.counting(handler))
         )
         return build
 
-    return use
+    yield use
+    install(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -84,6 +84,8 @@ class FakeBuild:
 
     def counting(self, handler: Any) -> Any:
         """Return a handler of signals that says when it is done, so that a step can wait for it."""
+        # A command puts back what it found, which may be one of these.
+        handler = getattr(handler, "counted", handler)
         if not isinstance(handler, Callable):
             return handler
 
@@ -93,4 +95,5 @@ class FakeBuild:
             finally:
                 self._num_handled.release()
 
+        handle.counted = handler
         return handle
