@@ -28,8 +28,6 @@ MAX_TIMEOUT_S = 10**9
 MAX_SALT_CHARS = 256
 
 _PROMPT_KEYS = ("prompt", "prompt_token_ids")
-# Roles whose messages say something in any case; an assistant's may be tool calls alone.
-_WITH_CONTENT = ("system", "user")
 # Sequences of integers that are no token ids.
 _BYTES = (bytes, bytearray, memoryview)
 _ID_FIELDS = (
@@ -340,10 +338,7 @@ def _check_messages(messages: Any) -> None:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise _refused(f"messages[{index}].role", "a string", role)
-        content, param = message.get("content"), f"messages[{index}].content"
-        if content is None and role in _WITH_CONTENT:
-            raise _refused(param, "a text or a list of parts of text", content)
-        _check_content(content, param)
+        _check_content(message.get("content"), f"messages[{index}].content")
 
 
 def _check_content(content: Any, param: str) -> None:
