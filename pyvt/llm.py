@@ -16,11 +16,12 @@ from pyvt.config import EngineConfig, engine_config
 from pyvt.engine.build import build_engine
 from pyvt.engine.engine_thread import EngineThread
 from pyvt.engine.events import Event, EventChannel, event_bound, take_event
-from pyvt.engine.input_processor import Message, Prompt, plain_ids
+from pyvt.engine.input_processor import Message, Prompt
 from pyvt.engine.llm_engine import LLMEngine
 from pyvt.errors import EngineDeadError, RequestError
 from pyvt.messages import EngineCoreRequest
 from pyvt.outputs import RequestOutput, unit_vector
+from pyvt.plain_numbers import plain
 from pyvt.sampling_params import POOLINGS, SamplingParams
 from pyvt.tokenizer.base import RenderedPrompt, Tokenizer
 
@@ -381,7 +382,7 @@ def _bad_params(expected: str, got: str) -> RequestError:
 
 
 def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    prompts = plain_ids(prompts)
+    prompts = plain(prompts)
     if isinstance(prompts, (str, RenderedPrompt)) or not isinstance(prompts, Sequence):
         return [cast(Prompt, prompts)]
     is_ids = bool(prompts) and isinstance(prompts[0], int)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pyvt import other_names
 from pyvt.errors import RequestError, did_you_mean
+from pyvt.plain_numbers import plain
 
 Made = TypeVar("Made")
 
@@ -365,8 +366,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if hasattr(value, "tolist"):
-                object.__setattr__(self, name, _plain(value))
+            if (own := plain(value)) is not value:
+                object.__setattr__(self, name, own)
         self._check_counts()
         self._check_numbers()
         for name in ("ignore_eos", "skip_special_tokens", "include_stop_str_in_output"):
@@ -436,11 +437,6 @@ def _not_yet(param: str, expected: str, got: int) -> RequestError:
     )
 
 
-def _plain(value: Any) -> Any:
-    """Return the numbers of an array's scalar, or the list of an array, as Python has them."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -470,7 +466,7 @@ def _token_ids(param: str, value: Any) -> tuple[int, ...] | None:
         return None if param == "allowed_token_ids" else ()
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, set, frozenset)):
         raise _error(param, "a list of token ids", value)
-    token_ids = tuple(map(_plain, value))
+    token_ids = tuple(plain(list(value)))
     for token_id in token_ids:
         if not _is_integer(token_id) or token_id < 0:
             raise _error(param, "token ids, integers of at least 0", token_id)
@@ -494,7 +490,7 @@ def _logit_bias(value: Any) -> dict[int, float] | None:
         return None
     if not isinstance(value, Mapping):
         raise _error("logit_bias", "a map from token id to number", value)
-    biases = {_plain(token_id): _plain(bias) for token_id, bias in value.items()}
+    biases = {plain(token_id): plain(bias) for token_id, bias in value.items()}
     for token_id, bias in biases.items():
         if not _is_integer(token_id) or token_id < 0:
             raise _error("logit_bias", "token ids, integers of at least 0", token_id)

@@ -89,6 +89,7 @@ def test_generate_takes_one_prompt_or_several(prompts: Any, num_outputs: int) ->
     [
         np.array([97, 98]),
         [np.int64(97), np.int64(98)],
+        [97, np.int64(98)],
         np.array([[97, 98]]),
         [np.array([97, 98])],
         {"prompt_token_ids": np.array([97, 98])},

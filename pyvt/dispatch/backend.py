@@ -143,8 +143,13 @@ def from_dlpack(array: Any) -> Any:
             computes.
 
     Raises:
-        UnsupportedError: it lies elsewhere, or has a dtype that is not taken.
+        UnsupportedError: it lies elsewhere, has a dtype that is not taken, or is no array.
     """
+    if not hasattr(array, "__dlpack__"):
+        raise UnsupportedError(
+            f"[ops] from_dlpack: expected an array that has __dlpack__, got "
+            f"{type(array).__name__}; numpy.asarray makes one of numbers"
+        )
     device = selected_backend().device
     if device is not None:
         return device.from_dlpack(array)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pyvt.errors import RequestError
 from pyvt.messages import NO_CONSTRAINTS, Constraints, EngineCoreRequest, Grammar
+from pyvt.plain_numbers import plain
 from pyvt.sampling_params import SamplingParams
 from pyvt.tokenizer.base import RENDER_ARGUMENTS, RenderedPrompt, Tokenizer, check_unicode
 
@@ -127,7 +128,7 @@ class InputProcessor:
         """
         if isinstance(prompt, Mapping):
             prompt = _inside(prompt)
-        prompt = plain_ids(prompt)
+        prompt = plain(prompt)
         if isinstance(prompt, RenderedPrompt):
             ids = tuple(self.tokenizer.encode_rendered(prompt))
         elif isinstance(prompt, str):
@@ -288,15 +289,6 @@ def _once(make: Callable[[], T]) -> Callable[[], T]:
             return made()
 
     return get
-
-
-def plain_ids(value: Any) -> Any:
-    """Return an array, or a list of its scalars, as lists of Python's numbers; else the value."""
-    if hasattr(value, "tolist") and not isinstance(value, _BYTES):
-        return value.tolist()
-    if isinstance(value, (list, tuple)) and value and hasattr(value[0], "tolist"):
-        return [plain_ids(each) for each in value]
-    return value
 
 
 def _inside(prompt: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyvt.engine.input_processor import InputProcessor
 from pyvt.server.answer.parser import AnswerFormat
-from pyvt.server.answer.reasoning import ReasoningTags, Start, start_state
+from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, Start, start_state
 from pyvt.server.errors import request_error
 from pyvt.server.openai.schema import ChatRequest, Message, NamedTool, Part, TemplateFields, Tool
 from pyvt.server.state import Speech
@@ -188,7 +188,8 @@ def _with_end(message: Mapping[str, Any]) -> dict[str, Any]:
             param="continue_final_message",
         )
     # Reasoning at the start of a content is known by a closing tag that ends its line.
-    line_end = "\n" if content.endswith("</think>") else ""
+    closings = tuple(tags.closing for tags in REASONING_TAGS.values())
+    line_end = "\n" if content.endswith(closings) else ""
     return {**message, "content": f"{content}{line_end}{_END}"}
 
 

@@ -19,7 +19,7 @@ from pyvt.server.schema_rules import (
     properties_of,
     with_definitions,
 )
-from pyvt.server.tool_parsers import mistral, pythonic
+from pyvt.server.tool_parsers import hermes, mistral, pythonic
 from pyvt.server.xml_function import TEXT_END, XmlFunctions
 from pyvt.structured.grammar import quoted
 from pyvt.structured.vocabulary import special_name
@@ -114,7 +114,7 @@ def _hermes(tools: Sequence[Tool], marks: Marks, is_single: bool) -> CallRules:
     return _rules(
         tools,
         lambda tool: call_object(tool, "arguments"),
-        around_call=(quoted("<tool_call>\n"), quoted("\n</tool_call>")),
+        around_call=(quoted(f"{hermes.OPENING}\n"), quoted(f"\n{hermes.CLOSING}")),
         between=quoted("\n"),
         is_single=is_single,
     )

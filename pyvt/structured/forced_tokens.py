@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from pyvt.messages import Grammar, Matcher
+from pyvt.structured.around import GrammarAround, MatcherAround
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ForcedTokens:
+class ForcedTokens(GrammarAround):
     """A grammar of one text, told as its tokens.
 
     Attributes:
@@ -29,48 +30,23 @@ class ForcedTokens:
     vocab_size: int
     inner: Grammar | None = None
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is left out of what was asked for."""
-        return () if self.inner is None else self.inner.warnings
-
-    @property
-    def shortest(self) -> int:
-        """Tokens that a text needs at least: without a grammar it may end before."""
-        return 0 if self.inner is None else self.inner.shortest
-
     def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> "ForcedMatcher":
         """Return the state behind what a request has generated."""
-        inner = None if self.inner is None else self.inner.start(token_ids, max_tokens=max_tokens)
-        matcher = ForcedMatcher(self, inner)
+        matcher = ForcedMatcher(self, self.start_inner(token_ids, max_tokens))
         matcher.follow(token_ids)
         return matcher
 
 
-class ForcedMatcher:
+class ForcedMatcher(MatcherAround):
     """How far one request has come."""
 
     def __init__(self, forced: ForcedTokens, inner: Matcher | None) -> None:
-        self._vocab_size = forced.vocab_size
+        super().__init__(forced.vocab_size, inner)
         self._left = forced.token_ids
-        self._inner = inner
-
-    @property
-    def error(self) -> str | None:
-        """Why the text cannot go on, None while it can."""
-        return None if self._inner is None else self._inner.error
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing but the end may follow."""
-        return self._inner is not None and self._inner.is_complete
 
     def masks(self, drafts: Sequence[int], num_left: int) -> Array:
         """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool."""
-        if self._inner is None:
-            allowed = np.ones((1 + len(drafts), self._vocab_size), np.bool_)
-        else:
-            allowed = self._inner.masks(drafts, num_left)
+        allowed = self.inner_masks(drafts, num_left)
         for row, token_id in zip(allowed, self._left, strict=False):
             if not row[token_id]:
                 break
@@ -80,19 +56,12 @@ class ForcedMatcher:
 
     def filter_drafts(self, drafts: Sequence[int]) -> tuple[int, ...]:
         """Return the drafts up to the first that is not forced; the state does not change."""
-        if self._inner is not None:
-            drafts = self._inner.filter_drafts(drafts)
+        drafts = self.inner_drafts(drafts)
         left = self._left
         wrong = (
             i for i, (draft, own) in enumerate(zip(drafts, left, strict=False)) if draft != own
         )
-        return tuple(drafts[: next(wrong, len(drafts))])
-
-    def advance(self, token_ids: Sequence[int]) -> None:
-        """Take tokens that were generated."""
-        if self._inner is not None:
-            self._inner.advance(token_ids)
-        self.follow(token_ids)
+        return drafts[: next(wrong, len(drafts))]
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Note which tokens were the forced ones; a grammar inside has taken them."""

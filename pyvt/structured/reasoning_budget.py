@@ -13,6 +13,7 @@ import numpy as np
 
 from pyvt.messages import Grammar, Matcher
 from pyvt.sampling_params import ReasoningBudget
+from pyvt.structured.around import GrammarAround, MatcherAround
 from pyvt.tokenizer.base import Tokenizer
 
 Array = np.ndarray[Any, Any]
@@ -21,7 +22,7 @@ _State = Literal["before", "reasoning", "closing", "behind"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BudgetGrammar:
+class BudgetGrammar(GrammarAround):
     """A grammar of reasoning within its budget, and of what follows.
 
     Attributes:
@@ -36,31 +37,20 @@ class BudgetGrammar:
     vocab_size: int
     inner: Grammar | None = None
 
-    @property
-    def shortest(self) -> int:
-        """Tokens that a text needs at least."""
-        return 0 if self.inner is None else self.inner.shortest
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is left out of what was asked for."""
-        return () if self.inner is None else self.inner.warnings
-
     def start(self, token_ids: Sequence[int], *, max_tokens: int | None) -> Matcher:
         """Return the state behind what a request has generated."""
-        inner = None if self.inner is None else self.inner.start(token_ids, max_tokens=max_tokens)
-        matcher = BudgetMatcher(self, inner)
+        matcher = BudgetMatcher(self, self.start_inner(token_ids, max_tokens))
         matcher.follow(token_ids)
         return matcher
 
 
-class BudgetMatcher:
+class BudgetMatcher(MatcherAround):
     """The state of one request."""
 
     def __init__(self, grammar: BudgetGrammar, inner: Matcher | None) -> None:
+        super().__init__(grammar.vocab_size, inner)
         budget = grammar.budget
         self._grammar = grammar
-        self._inner = inner
         self._text = b""
         self._num = 0
         self._closing: deque[int] = deque()
@@ -68,22 +58,9 @@ class BudgetMatcher:
         if budget.is_open and budget.max_tokens == 0:
             self._close()
 
-    @property
-    def error(self) -> str | None:
-        """Why the text cannot go on, None while it can."""
-        return None if self._inner is None else self._inner.error
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing but the end may follow."""
-        return self._inner is not None and self._inner.is_complete
-
     def masks(self, drafts: Sequence[int], num_left: int) -> Array:
         """Return the tokens allowed now and behind each draft, ``[1 + len(drafts), V]`` bool."""
-        if self._inner is None:
-            allowed = np.ones((1 + len(drafts), self._grammar.vocab_size), np.bool_)
-        else:
-            allowed = self._inner.masks(drafts, num_left)
+        allowed = self.inner_masks(drafts, num_left)
         if self._state == "closing" and allowed[0, self._closing[0]]:
             allowed[0] = False
             allowed[0, self._closing[0]] = True
@@ -95,13 +72,7 @@ class BudgetMatcher:
             return ()
         if self._state != "behind":
             drafts = drafts[: max(0, self._grammar.budget.max_tokens - self._num)]
-        return tuple(drafts) if self._inner is None else self._inner.filter_drafts(drafts)
-
-    def advance(self, token_ids: Sequence[int]) -> None:
-        """Take tokens that were generated."""
-        if self._inner is not None:
-            self._inner.advance(token_ids)
-        self.follow(token_ids)
+        return self.inner_drafts(drafts)
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Note where in its reasoning the text is; a grammar inside has taken the tokens."""

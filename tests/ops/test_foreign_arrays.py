@@ -41,3 +41,9 @@ def test_memory_that_is_not_the_hosts_is_refused_in_words() -> None:
 def test_op_that_gets_one_says_how_to_take_it_in() -> None:
     with pytest.raises(DTypeError, match=r"got Foreign; convert it with pyvt\.ops\.from_dlpack"):
         ops.relu(Foreign(np.zeros(3, np.float32)))
+
+
+@pytest.mark.parametrize("what", [object(), "text", [1.0, 2.0], 5])
+def test_what_is_no_array_is_refused_in_words(what: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"from_dlpack: expected an array.*got \w+;"):
+        ops.from_dlpack(what)

@@ -103,16 +103,10 @@ struct NVFP4 : SignedCodes<NVFP4> {
       for (int i = 0; i < 64; ++i) scales[i] = half_of_e4m3(p[i]);
     }
 
-    // The top bit does not count; 127 is a NaN and stands for 0. Without a branch, so that the
-    // compiler takes vectors; a subnormal one is read with an exponent, whose one is subtracted.
+    // The top bit does not count; 127 is a NaN and stands for 0.
     static PYVT_INLINE float half_of_e4m3(uint32_t code) {
-      const uint32_t magnitude = code & 127;
-      const uint32_t of_subnormal =
-          static_cast<uint32_t>(static_cast<int32_t>(magnitude - 8) >> 31);
       const uint32_t of_nan = static_cast<uint32_t>(static_cast<int32_t>((code ^ 127) - 1) >> 31);
-      const uint32_t bits = (magnitude << 20) + (119u << 23) + (of_subnormal & 1u << 23);
-      const float value = pyvt::bits_to_f32(bits) - pyvt::bits_to_f32(of_subnormal & 0x3c000000u);
-      return pyvt::bits_to_f32(pyvt::f32_to_bits(value) & ~of_nan);
+      return pyvt::e4m3_magnitude_to_f32(code & 127 & ~of_nan) * 0.5f;
     }
 
     PYVT_INLINE simd::Words quad(int sub, int j) const {

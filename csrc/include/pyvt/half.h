@@ -58,16 +58,21 @@ static inline uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-// 0x7f and 0xff are NaN, exponents of 0 subnormal. Without a branch, as is the way back, so that
-// compilers take vectors.
-static inline float e4m3_to_f32(uint32_t code) {
-  const uint32_t magnitude = code & 127;
-  // Masks by sign bits: of a comparison compilers make a branch.
+// The number of an e4m3 magnitude below 128, as if none were NaN; exponents of 0 are subnormal.
+// Without a branch, as are both ways between e4m3 and f32, so that compilers take vectors.
+static inline float e4m3_magnitude_to_f32(uint32_t magnitude) {
+  // A mask by a sign bit: of a comparison compilers make a branch.
   const uint32_t of_subnormal = static_cast<uint32_t>(static_cast<int32_t>(magnitude - 8) >> 31);
-  const uint32_t of_nan = static_cast<uint32_t>(static_cast<int32_t>(126 - magnitude) >> 31);
   // A subnormal one is read with an exponent, whose one is subtracted.
   const float read = bits_to_f32((magnitude << 20) + (120u << 23) + (of_subnormal & 1u << 23));
-  const uint32_t bits = f32_to_bits(read - bits_to_f32(of_subnormal & 0x3c800000u));
+  return read - bits_to_f32(of_subnormal & 0x3c800000u);
+}
+
+// 0x7f and 0xff are NaN.
+static inline float e4m3_to_f32(uint32_t code) {
+  const uint32_t magnitude = code & 127;
+  const uint32_t of_nan = static_cast<uint32_t>(static_cast<int32_t>(126 - magnitude) >> 31);
+  const uint32_t bits = f32_to_bits(e4m3_magnitude_to_f32(magnitude));
   return bits_to_f32((of_nan & 0x7fc00000u) | (bits & ~of_nan) | (code & 128) << 24);
 }
 
