@@ -66,5 +66,8 @@ def test_memory_of_another_device_is_refused() -> None:
         def __dlpack_device__(self) -> tuple[int, int]:
             return (1, 1)
 
+        def __dlpack__(self, **_: object) -> object:
+            raise AssertionError("memory of another device was asked for")
+
     with pytest.raises(UnsupportedError, match="expected memory of this device, got another's"):
         ops.from_dlpack(Elsewhere())
