@@ -7,7 +7,8 @@
 4. ``emu``: the CUDA kernels for an emulator on the CPU, with one op case after the other, and
    whole engines on it.
 5. ``cuda``: the CUDA kernels by nvcc, compiled and linked for sm_90, with ``--all`` for sm_80,
-   sm_90 and sm_120; on a machine without a device nothing of it runs but its import.
+   sm_90 and sm_120, and cuBLASLt installed, whose header the declarations are held to; on a
+   machine without a device nothing of it runs but its import.
 6. ``cross``: the C library for AArch64, compiled; its kernels are compared with scalar where an
    emulator is there.
 
@@ -81,6 +82,7 @@ class NativeBuild:
     preload: tuple[str, ...] = ()
     variable: str = "PYVT_TEST_NATIVE"  # tells the tests where the module is
     more: tuple[str, ...] = ()  # options that replace earlier ones with --all
+    wheels: tuple[str, ...] = ()  # installed with --all
     environment: Mapping[str, str] = field(default_factory=dict)  # of the tests
 
 
@@ -132,7 +134,8 @@ def _emulated_tests(folder: Path, is_all: bool) -> Sequence[str]:
 
 
 def _import_test(folder: Path, is_all: bool) -> Sequence[str]:
-    return (sys.executable, "-m", "pytest", "-q", f"{EMULATED_TESTS}/test_real_module.py")
+    files = (f"{EMULATED_TESTS}/test_real_module.py", f"{EMULATED_TESTS}/test_cublas_header.py")
+    return (sys.executable, "-m", "pytest", "-q", *files)
 
 
 def _pool_test(folder: Path, is_all: bool) -> Sequence[str]:
@@ -185,6 +188,7 @@ BUILDS = {
         _import_test,
         variable="PYVT_TEST_CUDA",
         more=("-DPYVT_CUDA_ARCHS=80-real;90-real;120",),
+        wheels=("nvidia-cublas>=13.0,<14",),
     ),
     "cross": NativeBuild(
         _has_arm_compiler,
@@ -252,6 +256,9 @@ def main(name: str, is_all: bool) -> int:
         names = ", ".join(build.packages)
         print(f"{name}: skipped: needs the Debian packages {names}, which cannot be had here")
         return 0
+    if is_all and build.wheels:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+        subprocess.run([*pip, *build.wheels], check=True)
     folder = _build(name, build, is_all)
     environment = {**os.environ, build.variable: str(folder), **build.environment}
     if build.preload:

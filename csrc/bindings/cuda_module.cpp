@@ -10,7 +10,7 @@
 #ifdef PYVT_CUDA_EMU
 #include "cuda/emu/faults.h"
 #endif
-#include "cuda/cublas_dl.h"
+#include "cuda/cublas_lt.h"
 #include "cuda/graph.h"
 #include "cuda/ops.h"
 
@@ -217,7 +217,7 @@ PYBIND11_MODULE(PYVT_MODULE, m) {
       },
       py::arg("device") = 0, "Open the device that ops run on, once.");
   m.def("set_cublas_path", &cuda::set_cublas_path, py::arg("path"));
-  m.def("why_no_cublas", &cuda::why_no_cublas, "Why cuBLAS is not used, empty where it is.");
+  m.def("why_no_cublas", &cuda::why_no_cublas, "Why cuBLASLt is not used, empty where it is.");
   m.def("use_cublas", &cuda::use_cublas, py::arg("is_used"), "Leave products to own kernels.");
   m.def("device_name", [] { return opened("device_name").name(); });
   m.def("arch", [] { return opened("arch").arch(); }, "10 · major + minor; 0 for the emulator.");

@@ -3,12 +3,12 @@
 // contract  sums in f32, one rounding; x, weight and bias each any float
 // layout    rows of x, weight and out side by side, any distance apart
 // work      up to 8 rows of x: a warp per output column, lanes over K in 16-byte pieces. More rows:
-//           cuBLAS where the dtypes are one; else tiles of 64 × 64 by 256 threads, 4 × 4 each
+//           cuBLASLt where the dtypes are one; else tiles of 64 × 64 by 256 threads, 4 × 4 each
 // estimate  few rows: the weight is read once, 2·N·K bytes in bf16; 4096 × 4096 takes 7.8 us at
 //           4.3 TB/s. Many rows: 2·M·N·K operations, 4096³ in bf16 take 174 us at 790 TFLOP/s by
-//           cuBLAS; the tiles are for dtypes that nobody decodes in
-// launches  1, and 1 for a bias behind cuBLAS
-#include "cuda/cublas_dl.h"
+//           cuBLASLt; the tiles are for dtypes that nobody decodes in
+// launches  1, and 1 behind cuBLASLt for a bias of another dtype
+#include "cuda/cublas_lt.h"
 #include "cuda/device/reduce.cuh"
 #include "cuda/device/rows.cuh"
 #include "cuda/ops.h"
@@ -191,10 +191,12 @@ bool by_cublas(Context& context, const Rows& out, const Rows& x, const Rows& wei
   const auto stride = [](const Rows& rows) {
     return rows.num_rows == 1 ? rows.length : rows.inner_stride;
   };
-  const Product product{out.data, x.data,      weight.data, x.num_rows,     out.length,
-                        x.length, stride(out), stride(x),   stride(weight), x.dtype};
+  const bool is_fused = bias.data != nullptr && bias.dtype == out.dtype && bias.stride == 1;
+  const Product product{out.data,   x.data,         weight.data, is_fused ? bias.data : nullptr,
+                        x.num_rows, out.length,     x.length,    stride(out),
+                        stride(x),  stride(weight), x.dtype};
   if (!cublas_product(context, product)) return false;
-  if (bias.data != nullptr) {
+  if (bias.data != nullptr && !is_fused) {
     context.launch("linear", &bias_kernel, dim3(blocks_for(out.num_rows, 1)), dim3(kThreads), 0,
                    out, bias);
   }

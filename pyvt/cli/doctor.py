@@ -149,7 +149,7 @@ def _backend_line(state: dict[str, Any]) -> str:
     if state["is_simulated"]:
         return "usable, SIMULATED: plays a device on the CPU, for tests"
     if "device" in state:
-        products = f"own kernels: {why}" if (why := state["why_no_cublas"]) else "cuBLAS"
+        products = f"own kernels: {why}" if (why := state["why_no_cublas"]) else "cuBLASLt"
         return (
             f"{state['device']}, {state['free_gib']} of {state['total_gib']} GiB free, products by "
             f"{products} ({state['build']})"

@@ -101,7 +101,7 @@ def test_doctor_tells_what_a_device_has(
     device = SimpleNamespace(
         device_name=lambda: "Card 9",
         memory=lambda: (3 << 30, 4 << 30),
-        why_no_cublas=lambda: "libcublas.so.13: not found",
+        why_no_cublas=lambda: "libcublasLt.so.13: not found",
     )
     monkeypatch.setattr(backends, "BACKENDS", {})
     monkeypatch.setattr(backends, "DEVICE_BACKENDS", {"cuda": "a.module"})
@@ -117,5 +117,5 @@ def test_doctor_tells_what_a_device_has(
     result = run_command("doctor")
 
     assert result.code == 0
-    text = "Card 9, 3.0 of 4.0 GiB free, products by own kernels: libcublas.so.13: not found"
+    text = "Card 9, 3.0 of 4.0 GiB free, products by own kernels: libcublasLt.so.13: not found"
     assert text in result.out

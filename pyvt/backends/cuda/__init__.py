@@ -22,10 +22,10 @@ def native() -> ModuleType:
 
 
 def cublas_path() -> str:
-    """Return where the package of extra ``cuda`` has cuBLAS, empty where it is not installed."""
+    """Return where the package of extra ``cuda`` has cuBLASLt, empty where it is not installed."""
     spec = find_spec("nvidia")
     places = () if spec is None else spec.submodule_search_locations or ()
-    found = (Path(place) / "cu13" / "lib" / "libcublas.so.13" for place in places)
+    found = (Path(place) / "cu13" / "lib" / "libcublasLt.so.13" for place in places)
     return next((str(path) for path in found if path.exists()), "")
 
 

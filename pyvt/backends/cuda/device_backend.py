@@ -75,7 +75,7 @@ class CudaDevice:
         """Return a new graph; the graphs of a device run one at a time and share their memory."""
         if self._pool is None:
             self._pool = self._module.Pool()
-            # Opens cuBLAS, which may not happen in the middle of a capture.
+            # Opens cuBLASLt, which may not happen in the middle of a capture.
             self._module.why_no_cublas()
         return _Graph(self._module, self._pool)
 

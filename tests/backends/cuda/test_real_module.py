@@ -40,7 +40,7 @@ def test_device_that_cannot_be_used_is_told_in_words() -> None:
 
 @pytest.mark.skipif(shutil.which("ldd") is None, reason="ldd is not here")
 def test_module_needs_no_library_of_cuda() -> None:
-    """The runtime is in it and cuBLAS is opened when it is needed, so no version can be wrong."""
+    """The runtime is in it and cuBLASLt is opened when it is needed, so no version can be wrong."""
     from pyvt.backends.cuda import native
 
     path = native().__file__
