@@ -262,10 +262,18 @@ def main(name: str, is_all: bool) -> int:
     folder = _build(name, build, is_all)
     environment = {**os.environ, build.variable: str(folder), **build.environment}
     if build.preload:
-        # Python frees little at exit: leaks of ours would drown in its own.
-        environment |= {"ASAN_OPTIONS": "detect_leaks=0", **(BAD_CALLS[is_all])}
+        # Python frees little at exit: leaks of ours would drown in its own. Reports go to files,
+        # since pytest captures what a test prints and is gone with the process.
+        reports = folder / "sanitizer"
+        for report_file in reports.parent.glob(f"{reports.name}.*"):
+            report_file.unlink()
+        environment |= {"ASAN_OPTIONS": f"detect_leaks=0:log_path={reports}"}
+        environment |= {"UBSAN_OPTIONS": f"log_path={reports}", **(BAD_CALLS[is_all])}
         environment["LD_PRELOAD"] = " ".join(_library(library) for library in build.preload)
-    return subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
+    status = subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
+    for report_file in sorted(folder.glob("sanitizer.*")):
+        print(report_file.read_text())
+    return status
 
 
 if __name__ == "__main__":

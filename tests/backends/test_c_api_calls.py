@@ -162,3 +162,18 @@ def test_op_in_c_refuses_or_bears_any_wrong_argument(
 
             assert status in (OK, INVALID), f"argument {place} {name}: {library.pyvt_last_error()}"
             assert status == OK or library.pyvt_last_error()
+
+
+def test_plain_weight_in_a_dtype_of_blocks_is_refused(library: ctypes.CDLL, repo: Path) -> None:
+    """Its rows would be read as blocks, which may be longer than they are."""
+    _, args = richest_call("linear")
+    kinds = _kinds(repo, "linear")
+    out, x, weight, bias = (_in_c(library, *pair) for pair in zip(kinds, copies(args), strict=True))
+    blocks = [row[0] for name, row in _native.DTYPES.items() if DTYPES[name].is_block]
+
+    assert blocks
+    for number in blocks:
+        status = _call(library, "linear", [out, x, _changed(weight, dtype=number), bias])
+
+        assert status == INVALID
+        assert b"weight: expected floats" in library.pyvt_last_error()

@@ -80,6 +80,8 @@ class Tiles {
         num_cols(weight.rank == 2 ? weight.shape[1] : -1),
         format(op, table, weight.dtype) {
     PYVT_CHECK(op, weight.rank == 2, "weight: expected two dims");
+    PYVT_CHECK(op, format.floats != nullptr, "weight: expected floats, got ",
+               dtype_name(weight.dtype));
     rows_ = weight.as<uint8_t>();
     row_stride_ = weight.stride[0] * format.item_bytes;
     col_stride_ = num_cols > 1 ? weight.stride[1] * format.item_bytes : format.item_bytes;
