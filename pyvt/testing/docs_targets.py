@@ -21,13 +21,12 @@ class Target:
 
 
 _ASAN = (
-    "PASS, scalar and avx2: 4,465 tests in 10 min; the selection of wrong arguments and calls, "
-    "140 tests in 16 s; both before FP8 weights and caches had kernels of their own: the two files "
-    "of those passed by themselves, attention over FP8 caches has not run under it"
+    "PASS, scalar, avx2 and avx512 on a CPU that has it: 5,487 tests in 5 min 49 s, 407 skipped "
+    "(other builds, dtypes without kernels)"
 )
 _CROSS = (
-    "SIMULATED: FP8 products, packing and all 256 numbers of e4m3 on neon and i8mm have the bits "
-    "of scalar, these kernels compiled alone; all formats together not run since they came"
+    "SIMULATED: all formats on neon and i8mm have the bits of scalar; compiled and run in 7 min "
+    "beside other work"
 )
 _EMULATED = (
     "SIMULATED, PASS in one run of 8 min 17 s with the build, beside other work: 1,811 tests by "
@@ -40,7 +39,8 @@ TARGETS = (
         "pytest -m slow",
         "long tests, without those of clients and devices",
         "PASS, folder by folder: `tests/engine`, `tests/structured`, "
-        "`tests/server`, `tests/tokenizer`; those of `tests/convert` and `tests/testing` not run",
+        "`tests/server`, `tests/tokenizer`; of `tests/convert` those that llama.cpp reads; those of "
+        "`tests/testing` not run",
     ),
     Target(
         "pytest -m slow tests/test_packages.py",
