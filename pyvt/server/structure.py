@@ -68,11 +68,11 @@ def chat_form(chat: ChatRequest, form: AnswerFormat, processor: InputProcessor) 
         RequestError, WireException: the form cannot be had.
     """
     asked = text_form(chat)
-    is_forced = chat.tool_choice not in (None, "auto")
     if form.dialect is None:
         found = ChatForm(asked)
-    elif is_forced or asked is not None:
-        found = _with_calls(chat, form.dialect.name, processor, None if is_forced else asked)
+    elif form.is_call_alone or asked is not None:
+        content = None if form.is_call_alone else asked
+        found = _with_calls(chat, form.dialect.name, processor, content)
     else:
         # Its own rules have the reasoning in them.
         return _calls_in_text(chat, form, processor)

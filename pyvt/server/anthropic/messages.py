@@ -141,7 +141,7 @@ def _end(answer: Answer) -> dict[str, Any]:
     sequence = answer.stop_reason if isinstance(answer.stop_reason, str) else None
     if sequence is not None:
         reason = "stop_sequence"
-    elif reason == "end_turn" and answer.calls:
+    elif answer.has_called:
         reason = "tool_use"
     return {"stop_reason": reason, "stop_sequence": sequence}
 

@@ -26,8 +26,7 @@ def joined(reply: Reply, num_choices: int = 1) -> list[dict[str, Any]]:
             assert choice.keys() >= {"index", "delta", "finish_reason"}
             _add(choices[choice["index"]], choice)
     for choice in choices:
-        assert choice["calls"] or not choice.pop("is_call", False)
-        choice.pop("is_call", None)
+        choice.pop("is_call")
     return choices
 
 
