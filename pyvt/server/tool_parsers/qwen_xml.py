@@ -181,7 +181,9 @@ def types_of(schema: Any) -> set[str]:
         return {"any"}
     if "type" in schema:
         kinds = schema["type"]
-        return {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
+        if isinstance(kinds, list):
+            return {str(kind) for kind in kinds}
+        return {kinds} if isinstance(kinds, str) else {"any"}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
             return {kind for part in schema[name] for kind in types_of(part)}
