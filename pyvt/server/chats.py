@@ -14,7 +14,7 @@ from pyvt.server.generation import Generation, needs_stream
 from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.state import ServerState, state_of
-from pyvt.server.structure import chat_form, form_names
+from pyvt.server.structure import chat_form, form_error, form_names
 from pyvt.tokenizer.base import RenderedPrompt
 
 
@@ -52,14 +52,18 @@ async def start_chat(
     llm = state.ready_llm()
     try:
         prepared = await llm.run_input(lambda: prepare_chat(state, chat))
-        stream = await state.start(
-            request,
-            chat,
-            prepared.prompt,
-            prepared.params,
-            request_id=request_id,
-            is_stream=needs_stream(prepared.form, is_stream=is_stream),
-        )
+        try:
+            stream = await state.start(
+                request,
+                chat,
+                prepared.prompt,
+                prepared.params,
+                request_id=request_id,
+                is_stream=needs_stream(prepared.form, is_stream=is_stream),
+            )
+        except RequestError as error:
+            refusal = error
+            raise await llm.run_input(lambda: form_error(refusal, chat, prepared.form)) from error
     except (RequestError, WireException) as error:
         raise renamed(renamed(error, _names(chat)), names or {}) from error
     return Generation(

@@ -99,6 +99,7 @@ def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest
         stop=((stop,) if isinstance(stop, str) else stop) if start is not None else (),
         is_stop_included=bool(request.include_stop_str_in_output),
         is_single=dialect is not None and request.parallel_tool_calls is False,
+        is_call_alone=dialect is not None and request.tool_choice not in (None, "auto"),
     )
     return Conversation(prompt, form)
 

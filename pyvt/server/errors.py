@@ -7,6 +7,7 @@
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from pyvt.errors import EngineDeadError, RequestError
 
 MAX_MESSAGE_CHARS = 2000
+# Places in lists of a field's path.
+_PLACE = re.compile(r"(\[\d+\])+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,17 +135,23 @@ def renamed(
 
     Args:
         error: of the engine, or of the chat that a request was translated into.
-        names: name there → name in the request. Of a path the first part counts, but a text may
-            have a longer one.
+        names: name there → name in the request, without places in lists; the longest counts that
+            begins the field's path. A text may have a longer path than the field.
     """
-    param = error.error.param if isinstance(error, WireException) else error.param
-    first, dot, rest = (param or "").partition(".")
-    if names.get(first, first) == first:
+    param, text = error.error.param if isinstance(error, WireException) else error.param, str(error)
+    if param is None:
         return error
-    name = names[first] + dot + rest
-    text = str(error)
-    longer = next((path for path in names if "." in path and path in text), param or "")
-    told = text.replace(longer, names.get(longer, name), 1)
+    param = next((path for path in names if path.startswith(f"{param}.") and path in text), param)
+    plain = f"{_PLACE.sub('', param)}."
+    path = max((path for path in names if plain.startswith(f"{path}.")), key=len, default=None)
+    if path is None:
+        return error
+    parts = param.split(".")
+    first, *more = names[path].split(".")
+    place = _PLACE.search(parts[0])
+    first += "" if place is None else place[0]
+    name = ".".join([first, *more, *parts[path.count(".") + 1 :]])
+    told = text.replace(param, name, 1)
     if isinstance(error, WireException):
         return WireException(replace(error.error, message=told, param=name))
     return RequestError(told, param=name, code=error.code)

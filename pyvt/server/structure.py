@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyvt.engine.input_processor import InputProcessor
+from pyvt.errors import RequestError
 from pyvt.sampling_params import StructuredOutputsParams
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.calls_in_text import Thought, text_with_calls
 from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
+from pyvt.server.refused_schemas import given_up, with_schema_to_blame
 from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
 from pyvt.structured.grammar import schema_options
 
@@ -54,7 +56,19 @@ def form_names(request: GenerationFields) -> dict[str, str]:
 
 
 def _functions(chat: ChatRequest) -> list[dict[str, Any]]:
-    return [tool.function.model_dump(exclude_none=True) for tool in chat.tools or ()]
+    """Return the functions of a chat, each with its place in the request."""
+    return [
+        {**tool.function.model_dump(exclude_none=True), "place": f"tools[{i}].function.parameters"}
+        for i, tool in enumerate(chat.tools or ())
+    ]
+
+
+def _callable(chat: ChatRequest) -> list[dict[str, Any]]:
+    """Return the functions that may be called where a call is forced, or beside a form."""
+    tools = _functions(chat)
+    if isinstance(chat.tool_choice, NamedTool):
+        return [tool for tool in tools if tool["name"] == chat.tool_choice.function.name]
+    return tools
 
 
 def _is_strict(tools: Sequence[Mapping[str, Any]]) -> bool:
@@ -68,17 +82,27 @@ def chat_form(chat: ChatRequest, form: AnswerFormat, processor: InputProcessor) 
         RequestError, WireException: the form cannot be had.
     """
     asked = text_form(chat)
-    is_forced = chat.tool_choice not in (None, "auto")
     if form.dialect is None:
         found = ChatForm(asked)
-    elif is_forced or asked is not None:
-        found = _with_calls(chat, form.dialect.name, processor, None if is_forced else asked)
+    elif form.is_call_alone or asked is not None:
+        content = None if form.is_call_alone else asked
+        found = _with_calls(chat, form.dialect.name, processor, content)
     else:
         # Its own rules have the reasoning in them.
         return _calls_in_text(chat, form, processor)
     if found.structure is not None and form.tags is not None and form.start == "open":
         found = replace(found, structure=replace(found.structure, begin_after=form.tags.closing))
     return found
+
+
+def form_error(error: RequestError, chat: ChatRequest, form: AnswerFormat) -> Exception:
+    """Return the error of a form that the engine refused, which names the schema to blame."""
+    if error.param != "structured_outputs" or form.dialect is None:
+        return error
+    content = None if form.is_call_alone else text_form(chat)
+    is_free = content is None and not form.is_call_alone
+    tools = [tool for tool in _callable(chat) if tool.get("strict") or not is_free]
+    return with_schema_to_blame(error, tools, content)
 
 
 def _calls_in_text(chat: ChatRequest, form: AnswerFormat, processor: InputProcessor) -> ChatForm:
@@ -110,11 +134,8 @@ def _with_calls(
     content: StructuredOutputsParams | None,
 ) -> ChatForm:
     """Return the form of calls, or of calls or content."""
-    tools, is_single = _functions(chat), chat.parallel_tool_calls is False
-    if isinstance(chat.tool_choice, NamedTool):
-        tools = [tool for tool in tools if tool["name"] == chat.tool_choice.function.name]
-        is_single = True
-    rules = calls_grammar(dialect, tools, _marks(processor), is_single=is_single)
+    is_single = chat.parallel_tool_calls is False or isinstance(chat.tool_choice, NamedTool)
+    rules = calls_grammar(dialect, _callable(chat), _marks(processor), is_single=is_single)
     grammar = f"start: calls\n{rules.text}"
     if content is not None:
         grammar = f"start: calls | content\n{rules.text}\ncontent: {_content_rule(content)}"
@@ -127,8 +148,7 @@ def _content_rule(content: StructuredOutputsParams) -> str:
         raise _refused("structured_outputs", "a JSON schema beside tools, or tool_choice='none'")
     schema = json.loads(content.json) if isinstance(content.json, str) else {"type": "object"}
     if isinstance(schema, dict):
-        given_up = {} if content.strict else {"coerce_one_of": True, "lenient": True}
-        schema = {**schema, "x-guidance": schema_options(content, given_up)}
+        schema = {**schema, "x-guidance": schema_options(content, given_up(content))}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"
 
 

@@ -63,18 +63,29 @@ def wrong_field(error: ValidationError) -> tuple[str, str]:
     first = _path(found[0]["loc"])
     # Tries of one field begin alike; what follows the first field is told once that is mended.
     tries = [item for item in found if _path(item["loc"])[:1] == first[:1]]
-    path = max((_path(item["loc"]) for item in tries), key=len)
+    path = max((_path(item["loc"]) for item in tries), key=_reach)
     tries = [item for item in tries if _path(item["loc"]) == path]
     expected = " or ".join(dict.fromkeys(_expected(item) for item in tries))
     text = f"expected {expected}, got {_got(tries[0])}"
     remedies = _REMEDIES_OF_MISSING if tries[0]["type"] == "missing" else _REMEDIES
-    remedy = remedies.get(path[-1] if path else "")
-    return ".".join(path) or "body", text if remedy is None else f"{text}; {remedy}"
+    remedy = remedies.get(str(path[-1]) if path else "")
+    return _told(path) or "body", text if remedy is None else f"{text}; {remedy}"
 
 
-def _path(places: Sequence[str | int]) -> list[str]:
+def _path(places: Sequence[str | int]) -> list[str | int]:
     """Return the names of a place without the types that pydantic tried there."""
-    return [str(place) for place in places if isinstance(place, int) or not _is_type(place)]
+    return [place for place in places if isinstance(place, int) or not _is_type(place)]
+
+
+def _reach(path: Sequence[str | int]) -> tuple[int, list[int]]:
+    """Return how far into a value a path leads: deep, and then far in its lists."""
+    return len(path), [place for place in path if isinstance(place, int)]
+
+
+def _told(path: Sequence[str | int]) -> str:
+    """Return a path as OpenAI writes it, such as ``messages[0].role``."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
 
 
 def _is_type(place: str) -> bool:

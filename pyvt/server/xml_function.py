@@ -71,6 +71,8 @@ class XmlFunctions:
     def _text(self, tool: Tool, name: str, kind: Mapping[str, Any]) -> str:
         words = _words(kind)
         terminal, lost = text_terminal(kind, is_chosen=bool(words))
+        if "enum" in kind and not words:
+            lost.append("enum")
         self.losses.add(tool, lost, name)
         return words or self._rule(terminal)
 
@@ -86,9 +88,9 @@ def _named(tool: Tool, head: str) -> str:
 
 
 def _words(kind: Mapping[str, Any]) -> str:
-    """Return the rule of a string that is one of some words; empty where it is not."""
+    """Return the rule of a string that is one of some words; empty where there are none."""
     words = [kind["const"]] if "const" in kind else kind.get("enum")
-    if not isinstance(words, list):
+    if not isinstance(words, list) or not words:
         return ""
     choices = " | ".join(quoted(str(word)) for word in words)
     return f"({choices}) {quoted(TEXT_END)}"

@@ -1,6 +1,5 @@
 """Compiles the grammars of requests beside the step loop, with a time limit, and keeps them."""
 
-import re
 import time
 import weakref
 from collections import OrderedDict
@@ -14,17 +13,16 @@ import llguidance
 from pyvt.errors import RequestError
 from pyvt.log import get_logger
 from pyvt.sampling_params import StructuredOutputsParams
+from pyvt.structured.blame import plain_reason, refused_keyword
 from pyvt.structured.closing import MAX_BYTES, MAX_CPU_S, ShortestText
 from pyvt.structured.compile_threads import CompileThreads, Job
 from pyvt.structured.grammar import (
     GrammarText,
-    compile_schema,
     grammar_text,
     refused,
     schema_options,
 )
 from pyvt.structured.matcher import CompiledGrammar
-from pyvt.structured.schema import keyword_to_blame
 from pyvt.structured.vocabulary import GrammarVocabulary
 from pyvt.tally import SECONDS, Tally
 from pyvt.tokenizer.base import Tokenizer
@@ -156,7 +154,7 @@ def _compile(params: StructuredOutputsParams, vocabulary: GrammarVocabulary) -> 
     if search.is_slow:
         raise refused("a grammar that tells soon what may come next", "one of too many ways")
     if found is None and search.error:
-        raise refused("a grammar with fewer choices in one place", _plain(search.error))
+        raise refused("a grammar with fewer choices in one place", plain_reason(search.error))
     _check_start(matcher, found)
     path = vocabulary.to_tokens(search.unfinished if found is None else found)
     detour = vocabulary.to_tokens(search.detour())
@@ -188,7 +186,7 @@ def _check_start(matcher: llguidance.LLMatcher, found: list[int] | None) -> None
 
 def _refusal(params: StructuredOutputsParams, grammar: GrammarText, reason: str) -> RequestError:
     """Return the error of a grammar that llguidance does not take, with the keyword to blame."""
-    reason = _plain(reason)
+    reason = plain_reason(reason)
     if params.regex is not None:
         expected = "a regular expression that can be honoured"
         return refused(expected, f"{params.regex!r}: {reason}", at="regex")
@@ -196,20 +194,7 @@ def _refusal(params: StructuredOutputsParams, grammar: GrammarText, reason: str)
         kind = next((kind for kind in ("grammar", "structural_tag") if getattr(params, kind)), "")
         return refused("a grammar that can be honoured", reason, at=kind)
 
-    def is_refused(schema: Any) -> bool:
-        if not isinstance(schema, dict):
-            return False
-        text = compile_schema(schema, schema_options(params))
-        return bool(llguidance.LLMatcher.validate_grammar(text))
-
-    pointer = keyword_to_blame(grammar.schema, is_refused)
+    # One that is not strict has given up what it could.
+    given_up = {} if params.strict else _LESS_STRICT[-1]
+    pointer = refused_keyword(grammar.schema, schema_options(params, given_up))
     return refused(f"a schema that can be honoured, {pointer} cannot", reason, at="json")
-
-
-def _plain(reason: str) -> str:
-    """Return what is wrong, of several lines that draw it below the grammar made of a request."""
-    parse_error = re.search(r"^error: (.+)$", reason, re.MULTILINE)
-    if parse_error is not None:
-        return parse_error[1]
-    first = next(iter(reason.splitlines()), "")
-    return first.split(" (in regex): ")[-1]

@@ -56,10 +56,11 @@ def keyword_to_blame(schema: Node, is_refused: Callable[[Node], bool]) -> str:
             break
         pointer, node = inner
     if isinstance(node, Mapping):
-        for key in node:
+        # Without its type almost any part is accepted.
+        for key in sorted(node, key=lambda name: name == "type"):
             rest = {other: value for other, value in node.items() if other != key}
             if key not in _MAPS[:2] and not refused(rest) and next(trials, None) is not None:
-                return f"{pointer}/{_escaped(key)}"
+                return f"{pointer}/{escaped(key)}"
     return pointer
 
 
@@ -70,7 +71,7 @@ def _parts(pointer: str, node: Node) -> Iterator[tuple[str, Node]]:
     for key in _MAPS:
         if isinstance(node.get(key), Mapping):
             for name, part in node[key].items():
-                yield f"{pointer}/{key}/{_escaped(name)}", part
+                yield f"{pointer}/{key}/{escaped(name)}", part
     for key in _LISTS:
         if isinstance(node.get(key), list):
             for i, part in enumerate(node[key]):
@@ -86,7 +87,8 @@ def _with_definitions(node: Node, schema: Node) -> Node:
     return {key: schema[key] for key in _MAPS[:2] if key in schema} | dict(node)
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """Return a name as a part of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

@@ -242,8 +242,8 @@ def test_keywords_that_the_texts_of_a_call_give_up_are_told(llm: AsyncLLM) -> No
     for choice in ("required", "auto"):
         refused = server.chat(**{**body, "tool_choice": choice})
         assert refused.status == 400
-        assert refused.json()["error"]["param"] == "tools"
-        assert "#/minProperties" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["param"] == "tools[0].function.parameters"
+        assert "#/minProperties of 'r'" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("dialect", ["hermes", "qwen_xml"])
@@ -258,7 +258,7 @@ def test_keywords_that_a_call_does_not_honour_are_told(llm: AsyncLLM, dialect: s
     assert told.status == 200, told.text
     assert any('"not"' in text for text in told.json()["warnings"])
     assert refused.status == 400
-    assert refused.json()["error"]["param"] == "tools"
+    assert refused.json()["error"]["param"] == "tools[0].function.parameters"
 
 
 def test_schema_beside_tools_is_as_strict_as_without(llm: AsyncLLM) -> None:
@@ -303,7 +303,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                 },
             }
         },
-        "response_format",
+        "response_format.json_schema.schema",
     ),
     "other_tool": (
         "hermes",
@@ -361,14 +361,14 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD
     [
         (
             *("chat/completions", {"response_format": JSON_SCHEMA}),
-            *("response_format", "response_format.json_schema.schema"),
+            *("response_format.json_schema.schema", "response_format.json_schema.schema"),
         ),
         (
             *(
                 "chat/completions",
                 {"response_format": {"type": "json_object", "schema": BAD_SCHEMA}},
             ),
-            *("response_format", "response_format.schema"),
+            *("response_format.schema", "response_format.schema"),
         ),
         (
             *("chat/completions", {"structured_outputs": {"json": BAD_SCHEMA}}),
@@ -376,12 +376,12 @@ JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": BAD
         ),
         (
             *("completions", {"response_format": JSON_SCHEMA}),
-            *("response_format", "response_format.json_schema.schema"),
+            *("response_format.json_schema.schema", "response_format.json_schema.schema"),
         ),
         (
             "responses",
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": BAD_SCHEMA}}},
-            *("text.format", "text.format.schema"),
+            *("text.format.schema", "text.format.schema"),
         ),
     ],
 )

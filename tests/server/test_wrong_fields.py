@@ -9,6 +9,7 @@ from tests.server.conftest import Serve
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES, EMBEDDINGS = "/v1/responses", "/v1/messages", "/v1/embeddings"
 TALK = [{"role": "user", "content": "Hi"}]
+LONG = "x" * 257
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"messages": TALK, "max_tokens": 9},
     COMPLETIONS: {"prompt": "Hi", "max_tokens": 9},
@@ -21,30 +22,32 @@ BODIES: dict[str, dict[str, Any]] = {
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"messages": []}, "messages", 'at least 1, got 0; send the conversation, such as [{"'),
     (CHAT, {"messages": None}, "messages", "expected a list, got null"),
-    (CHAT, {"messages": [3]}, "messages.0", "expected an object, got a number"),
-    (CHAT, {"messages": [{"role": "bot"}]}, "messages.0.role", "'user', 'assistant', 'tool'"),
+    (CHAT, {"messages": [3]}, "messages[0]", "expected an object, got a number"),
     (
         CHAT,
         {"messages": [{"role": "user", "content": 3}]},
-        "messages.0.content",
+        "messages[0].content",
         "expected a text or a list, got a number",
     ),
     (
         CHAT,
         {"messages": [{"role": "user", "content": [{"type": 1}]}]},
-        "messages.0.content.0.type",
+        "messages[0].content[0].type",
         "expected a text, got a number",
     ),
     (CHAT, {"temperature": "1"}, "temperature", "expected a number, got a text"),
     (CHAT, {"n": 1.5}, "n", "expected an integer, got 1.5"),
     (CHAT, {"stop": 3}, "stop", "expected a text or a list, got a number"),
     (CHAT, {"tool_choice": "any"}, "tool_choice", "or 'required' or an object, got 'any'"),
-    (CHAT, {"tools": [{"type": "custom"}]}, "tools.0.type", "expected 'function', got 'custom'"),
+    (CHAT, {"tools": [{"type": "custom"}]}, "tools[0].type", "expected 'function', got 'custom'"),
     (CHAT, {"thinking_token_budget": -1}, "thinking_token_budget", "at least 0, got -1"),
     (COMPLETIONS, {"prompt": {}}, "prompt", "expected a text or a list, got an object; send a"),
-    (COMPLETIONS, {"prompt": [[1, "a"]]}, "prompt.0.1", "expected an integer, got a text"),
+    (COMPLETIONS, {"prompt": ["a", 3]}, "prompt[1]", "expected a text or a list, got a number"),
+    (COMPLETIONS, {"prompt": [[1, "a"]]}, "prompt[0][1]", "expected an integer, got a text"),
     (RESPONSES, {"input": 3}, "input", "got a number; send a text, or the conversation"),
     (MESSAGES, {"max_tokens": None}, "max_tokens", "expected an integer, got null"),
+    (RESPONSES, {"tools": [{"type": "function", "name": LONG}]}, "tools[0].name", "at most 256"),
+    (MESSAGES, {"tools": [{"name": ""}]}, "tools[0].name", "a text of at least 1, got 0"),
     (EMBEDDINGS, {"encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
     ("/detokenize", {}, "tokens", "got nothing; send ids of tokens"),
     ("/abort", {}, "request_id", "got nothing; send the id of the answer"),
@@ -95,6 +98,20 @@ NOTHING_ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+# Route, the field that has messages, and the roles that are taken there.
+ROLES: list[tuple[str, str, str]] = [
+    *(
+        (path, "messages", "'system', 'developer', 'user', 'assistant', 'tool' or 'function'")
+        for path in (CHAT, f"{CHAT}/render", "/tokenize")
+    ),
+    *(
+        (path, "messages", "'user', 'assistant' or 'system'")
+        for path in (MESSAGES, f"{MESSAGES}/count_tokens")
+    ),
+    (RESPONSES, "input", "'system', 'developer', 'user' or 'assistant'"),
+]
+
+
 def message_of(reply: Any) -> str:
     return str(reply.json()["error"]["message"])
 
@@ -109,6 +126,16 @@ def test_wrong_fields_are_told_in_plain_words(serve: Serve) -> None:
         assert message_of(reply).startswith(f"[request] {param}: expected ")
         if path != MESSAGES:
             assert reply.json()["error"]["param"] == param
+
+
+def test_unknown_role_is_refused_on_every_route_with_those_that_are_taken(serve: Serve) -> None:
+    server = serve()
+    for path, name, roles in ROLES:
+        messages = [*TALK, {"role": "assistant", "content": "a"}, {"role": "robot", "content": "b"}]
+        reply = server.post(path, {**BODIES.get(path, {}), name: messages})
+
+        assert reply.status == 400, path
+        assert message_of(reply) == (f"[request] {name}[2].role: expected {roles}, got 'robot'")
 
 
 def test_fields_that_are_not_supported_are_refused_by_name(serve: Serve) -> None:

@@ -247,7 +247,9 @@ ENDLESS = {
     ),
     "schema-false": ({"json": {"$ref": "#/$defs/a", "$defs": {"a": False}}}, "or is false"),
     # Without a reference it is the library that says why.
-    "schema-unsatisfiable": ({"json": {"type": "array", "minItems": 1, "items": False}}, "#/type"),
+    "schema-unsatisfiable": (
+        {"json": {"type": "array", "minItems": 1, "items": False}}, "#/minItems cannot",
+    ),
     "schema-in-lark": ({"grammar": 'start: %json {"$ref": "#"}'}, "#, which requires itself"),
     "tag": (
         {"structural_tag": {"structures": [{"begin": "<t>", "schema": {"allOf": [{"$ref": "#"}]},

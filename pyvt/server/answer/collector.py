@@ -31,6 +31,7 @@ class Answer:
         form: how its text is read.
         finish_reason: the engine's word, ``stop`` also for a stop string of the content; None
             while it goes on.
+        is_call_cut: whether it ended inside the arguments of its last call.
         num_tokens: every token that was sampled for it.
         num_reasoning_tokens: those up to the end of its reasoning, tags included.
         logprobs: of every token, where asked for.
@@ -39,6 +40,7 @@ class Answer:
     form: AnswerFormat
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    is_call_cut: bool = False
     num_tokens: int = 0
     num_reasoning_tokens: int = 0
     logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -53,6 +55,11 @@ class Answer:
         form = self.form
         self._parser = form.parser()
         self._is_plain = form.tags is None and form.dialect is None and not form.stop
+
+    @property
+    def has_called(self) -> bool:
+        """Whether it ended by itself with calls that the client can carry out."""
+        return self.finish_reason == "stop" and bool(self.calls) and not self.is_call_cut
 
     @property
     def is_done(self) -> bool:
@@ -76,6 +83,7 @@ class Answer:
             self.finish_reason, self.stop_reason = new.finish_reason, new.stop_reason
         if self.is_done:
             events += self._parser.finish()
+            self.is_call_cut = self._parser.is_call_cut
         if self.form.is_single:
             events = self._cut(events)
         if len(events) > 1:
@@ -96,7 +104,7 @@ class Answer:
         """Return the events before a second call; where there is one, the answer ends."""
         for place, event in enumerate(events):
             if isinstance(event, CallStart) and event.index > 0:
-                self.finish_reason, self.stop_reason = "stop", None
+                self.finish_reason, self.stop_reason, self.is_call_cut = "stop", None, False
                 return events[:place]
         return events
 

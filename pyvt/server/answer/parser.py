@@ -25,6 +25,8 @@ class AnswerFormat:
         stop: strings that end the content; only where ``tags`` are set.
         is_stop_included: whether the content keeps the one that ended it.
         is_single: whether a second call ends the answer before it.
+        is_call_alone: whether a call is forced, so that there is no content: marks of a call that
+            was cut before its name are told nowhere.
     """
 
     tags: ReasoningTags | None = None
@@ -34,6 +36,7 @@ class AnswerFormat:
     stop: Sequence[str] = ()
     is_stop_included: bool = False
     is_single: bool = False
+    is_call_alone: bool = False
 
     def parser(self) -> "AnswerParser":
         """Return a parser of one answer."""
@@ -41,9 +44,15 @@ class AnswerFormat:
 
 
 class AnswerParser:
-    """Gives the events of one answer; push every piece of text, then ``finish``."""
+    """Gives the events of one answer; push every piece of text, then ``finish``.
+
+    Attributes:
+        is_call_cut: whether the text has ended inside the arguments of a call.
+    """
 
     def __init__(self, form: AnswerFormat) -> None:
+        self.is_call_cut = False
+        self._is_call_alone = form.is_call_alone
         self._splitter = None
         if form.tags is not None:
             self._splitter = ReasoningSplitter(form.tags, form.start)
@@ -84,7 +93,8 @@ class AnswerParser:
             if self._stop is not None and self.matched is None:
                 events += self._push_tools(self._stop.flush())
         if self._tools is not None:
-            events += self._tools.finish()
+            self.is_call_cut = self._tools.is_in_arguments
+            events += self._told(self._tools.finish())
         return events
 
     def _content_of(self, split: Sequence[Event]) -> list[Event]:
@@ -101,5 +111,11 @@ class AnswerParser:
 
     def _push_tools(self, text: str) -> list[Event]:
         if self._tools is not None:
-            return self._tools.push(text)
+            return self._told(self._tools.push(text))
         return [Content(text)] if text else []
+
+    def _told(self, events: list[Event]) -> list[Event]:
+        """Return what of a parser's events the client is told."""
+        if not self._is_call_alone:
+            return events
+        return [event for event in events if not isinstance(event, Content)]

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from pyvt.errors import PyvtError
+from pyvt.errors import PyvtError, RequestError
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
 from pyvt.server.anthropic.translate import NAMES, as_chat
 from pyvt.server.chats import prepare_chat, start_chat
-from pyvt.server.errors import WireException, body_of
+from pyvt.server.errors import WireException, body_of, renamed
 from pyvt.server.fields import checked, told
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
@@ -55,7 +55,10 @@ async def count_tokens(request: Request) -> Response:
     llm = state.ready_llm()
     processor = llm.engine.input_processor
     chat = as_chat(asked)
-    ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
+    try:
+        ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
+    except (RequestError, WireException) as error:
+        raise renamed(error, NAMES) from error
     return JSONResponse({"input_tokens": len(ids), **told(asked)})
 
 
@@ -141,7 +144,7 @@ def _end(answer: Answer) -> dict[str, Any]:
     sequence = answer.stop_reason if isinstance(answer.stop_reason, str) else None
     if sequence is not None:
         reason = "stop_sequence"
-    elif reason == "end_turn" and answer.calls:
+    elif answer.has_called:
         reason = "tool_use"
     return {"stop_reason": reason, "stop_sequence": sequence}
 

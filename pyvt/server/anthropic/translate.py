@@ -10,7 +10,11 @@ from pyvt.server.fields import checked
 from pyvt.server.openai.schema import ChatRequest, SamplingFields
 
 # Fields of a chat → fields of a message.
-NAMES = {"stop": "stop_sequences"}
+NAMES = {
+    "stop": "stop_sequences",
+    "tools.function.parameters": "tools.input_schema",
+    "tools.function": "tools",
+}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 

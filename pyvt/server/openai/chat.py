@@ -36,7 +36,7 @@ async def chat_completions(request: Request) -> ASGIApp:
         num_id_chars=0 if dialect is None else dialect.num_id_chars,
         has_reasoning=chat.include_reasoning is not False,
         has_token_ids=bool(chat.return_token_ids),
-        is_call_alone=dialect is not None and chat.tool_choice not in (None, "auto"),
+        is_call_alone=generation.form.is_call_alone,
         warnings=chat.warnings(),
     )
     if is_stream:

@@ -31,7 +31,7 @@ def call_id(num_chars: int) -> str:
 
 def finish_reason(answer: Answer) -> str:
     """Return OpenAI's word for the end of an answer, for chats."""
-    if answer.finish_reason == "stop" and answer.calls:
+    if answer.has_called:
         return "tool_calls"
     return answer.finish_reason or "stop"
 
@@ -88,7 +88,7 @@ class ChatShape:
         content = "".join(answer.content)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": None if answer.calls and not content else content,
+            "content": content or (None if answer.calls or self.is_call_alone else ""),
             "refusal": None,
         }
         if answer.reasoning and self.has_reasoning:

@@ -113,13 +113,16 @@ class _Writer:
         usage = usage_of([self.generation])
         is_cut = answer.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
+        output = [self._item(block, status) for block in self.blocks.blocks]
+        if answer.is_call_cut:
+            output[-1]["status"] = "incomplete"
         warnings = [*self.asked.warnings(), *self.generation.warnings]
         return {
             **self._base,
             **({"warnings": warnings} if warnings else {}),
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._item(block, status) for block in self.blocks.blocks],
+            "output": output,
             "usage": {
                 "input_tokens": usage.num_prompt_tokens,
                 "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},

@@ -23,6 +23,7 @@ NAMES = {
     "response_format.schema": "text.format.schema",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "tools.function": "tools",
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 

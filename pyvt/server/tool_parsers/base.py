@@ -5,7 +5,7 @@ A parser gets the answer's text in pieces, cut anywhere, and returns events. The
 1. The merged events of a text do not depend on how it was cut.
 2. Nothing is lost: what turns out to be no call is content, as it was written.
 3. Whitespace between content and a call, and between calls, is neither's.
-4. A call that the end of the text cuts keeps the arguments it has; the caller reports the length.
+4. A call that the end of the text cuts keeps the arguments it has; ``is_in_arguments`` tells it.
 """
 
 from abc import ABC, abstractmethod
@@ -23,6 +23,11 @@ class ToolParser(Protocol):
     """One answer's calls; made for each answer."""
 
     num_calls: int
+
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
+        ...
 
     def push(self, text: str) -> list[Event]:
         """Add text; return what is certain now."""
@@ -93,6 +98,11 @@ class TriggeredParser(ContentWriter, ABC):
         if self._space:
             self._events.append(Content(self._space))
         return self._take()
+
+    @property
+    @abstractmethod
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
 
     @abstractmethod
     def _begin(self, trigger: str) -> None:

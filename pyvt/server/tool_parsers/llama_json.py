@@ -25,6 +25,12 @@ class LlamaJsonParser:
         self._has_started = False
         self._is_content = False
 
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
+        call = self._call
+        return call is not None and self._has_started and not call.has_arguments
+
     def push(self, text: str) -> list[Event]:
         """Add text; return what is certain now."""
         self._buffer += text

@@ -26,6 +26,12 @@ class MistralParser(TriggeredParser):
         self._is_first = True
         self._raw = ""
 
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
+        call = self._call
+        return call is not None and self._has_started and not call.has_arguments
+
     def _begin(self, trigger: str) -> None:
         self._raw = trigger
         self._call = None

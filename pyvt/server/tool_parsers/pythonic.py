@@ -35,6 +35,11 @@ class PythonicParser(ContentWriter):
         self._num_arguments = 0
         self._reset_value()
 
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
+        return self._state == "arguments"
+
     def push(self, text: str) -> list[Event]:
         """Add text; return what is certain now."""
         self._buffer += text

@@ -24,6 +24,7 @@ OPENING, CLOSING = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
+_IN_ARGUMENTS = ("body", "parameter", "value")
 _BODY_WORDS = (PARAMETER, FUNCTION_END, CLOSING)
 
 
@@ -41,6 +42,11 @@ class QwenXmlParser(TriggeredParser):
         self._name = ""
         self._is_text = False
         self._has_text = False
+
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether a call was told whose arguments have not ended; ask before ``finish``."""
+        return self._is_inside and self._state in _IN_ARGUMENTS
 
     def _begin(self, trigger: str) -> None:
         self._raw = trigger
@@ -175,7 +181,9 @@ def types_of(schema: Any) -> set[str]:
         return {"any"}
     if "type" in schema:
         kinds = schema["type"]
-        return {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
+        if isinstance(kinds, list):
+            return {str(kind) for kind in kinds}
+        return {kinds} if isinstance(kinds, str) else {"any"}
     for name in ("anyOf", "oneOf"):
         if isinstance(schema.get(name), list):
             return {kind for part in schema[name] for kind in types_of(part)}

@@ -26,8 +26,7 @@ def joined(reply: Reply, num_choices: int = 1) -> list[dict[str, Any]]:
             assert choice.keys() >= {"index", "delta", "finish_reason"}
             _add(choices[choice["index"]], choice)
     for choice in choices:
-        assert choice["calls"] or not choice.pop("is_call", False)
-        choice.pop("is_call", None)
+        choice.pop("is_call")
     return choices
 
 
@@ -414,7 +413,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "stream_text": ({"stream": "true"}, 400, "stream"),
     "no_messages": ({"messages": []}, 400, "messages"),
     "messages_number": ({"messages": 3}, 400, "messages"),
-    "no_role": ({"messages": [{"content": "a"}]}, 400, "messages.0.role"),
+    "no_role": ({"messages": [{"content": "a"}]}, 400, "messages[0].role"),
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
         400,
@@ -439,7 +438,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "top_logprobs_alone": ({"top_logprobs": 2}, 400, "top_logprobs"),
     "own_template": ({"chat_template": "{{ 1 }}"}, 400, "chat_template"),
     "tools_of_no_dialect": ({"tools": [TOOL]}, 400, "tools"),
-    "tool_kind": ({"tools": [{"type": "web"}]}, 400, "tools.0.type"),
+    "tool_kind": ({"tools": [{"type": "web"}]}, 400, "tools[0].type"),
     "timeout": ({"timeout_s": 0}, 400, "timeout_s"),
     "best_of": ({"best_of": 3}, 400, "best_of"),
 }
