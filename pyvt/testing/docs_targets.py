@@ -39,8 +39,8 @@ TARGETS = (
         "pytest -m slow",
         "long tests, without those of clients and devices",
         "PASS, folder by folder: `tests/engine`, `tests/structured`, "
-        "`tests/server`, `tests/tokenizer`; of `tests/convert` those that llama.cpp reads; those of "
-        "`tests/testing` not run",
+        "`tests/server`, `tests/tokenizer`; of `tests/convert` those that llama.cpp reads; "
+        "those of `tests/testing` not run",
     ),
     Target(
         "pytest -m slow tests/test_packages.py",
