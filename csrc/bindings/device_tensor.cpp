@@ -33,6 +33,17 @@ void set_dense_strides(TensorView* view) {
   }
 }
 
+// More than any device has where the number is too large for 64 bits.
+size_t bytes_of(const TensorView& view, int64_t item_bytes) {
+  int64_t bytes = item_bytes;
+  bool is_too_large = false;
+  for (int i = 0; i < view.rank; ++i) {
+    if (view.shape[i] == 0) return 0;
+    is_too_large = __builtin_mul_overflow(bytes, view.shape[i], &bytes) || is_too_large;
+  }
+  return is_too_large ? INT64_MAX : static_cast<size_t>(bytes);
+}
+
 // One step of an index on axis `from` of `view`; the axis that stays is appended to `made`.
 void apply_slice(const py::slice& slice, const TensorView& view, int from, int64_t item_bytes,
                  TensorView* made) {
@@ -108,8 +119,8 @@ DeviceTensor::DeviceTensor(std::shared_ptr<cuda::Context> context,
     if (shape[i] < 0) raise("ShapeError", "[device tensor] shape: expected sizes of at least 0");
     view_.shape[i] = shape[i];
   }
+  const auto buffer = context_->take(bytes_of(view_, dtype.item_bytes));
   set_dense_strides(&view_);
-  const auto buffer = context_->take(static_cast<size_t>(num_bytes()));
   view_.data = buffer->data();
   owner_ = buffer;
 }
@@ -148,15 +159,24 @@ py::tuple DeviceTensor::strides() const {
 DeviceTensor DeviceTensor::item(const py::object& index) const {
   const py::tuple parts =
       py::isinstance<py::tuple>(index) ? py::tuple(index) : py::make_tuple(index);
-  int num_axes = 0;
+  int num_axes = 0, num_dims = view_.rank, num_ellipses = 0;
   for (const py::handle part : parts) {
     if (!is_basic(part)) {
       raise("ShapeError", "[device tensor] index: expected ints, slices, None or ..., got " +
                               text_of(part) + "; gather rows with an op");
     }
-    num_axes += !part.is_none() && !part.is(py::ellipsis());
+    if (part.is_none()) {
+      ++num_dims;
+    } else if (part.is(py::ellipsis())) {
+      ++num_ellipses;
+    } else {
+      ++num_axes;
+      num_dims -= !py::isinstance<py::slice>(part);
+    }
   }
   if (num_axes > view_.rank) raise("ShapeError", "[device tensor] index: more axes than dims");
+  if (num_ellipses > 1) raise("ShapeError", "[device tensor] index: expected one ... at most");
+  if (num_dims > kMaxRank) raise("ShapeError", "[device tensor] shape: expected 6 dims at most");
   TensorView made = view_;
   made.rank = 0;
   int axis = 0;
@@ -198,6 +218,8 @@ DeviceTensor DeviceTensor::reshape(const std::vector<int64_t>& shape) const {
     made.shape[i] = shape[i];
     if (shape[i] == -1) {
       free = i;
+    } else if (shape[i] < 0) {
+      raise("ShapeError", "[device tensor] shape: expected sizes of at least 0");
     } else {
       known *= shape[i];
     }

@@ -127,6 +127,7 @@ DeviceTensor from_dlpack(std::shared_ptr<cuda::Context> context, const py::objec
   for (int i = given.rank - 1; i >= 0; --i) {
     view.shape[i] = given.shape[i];
     view.stride[i] = given.strides == nullptr ? dense : given.strides[i];
+    if (view.stride[i] < 0) refuse("expected strides of at least 0; copy the array first");
     dense *= given.shape[i];
   }
   if (PyCapsule_SetName(capsule.ptr(), kUsedName) != 0) throw py::error_already_set();

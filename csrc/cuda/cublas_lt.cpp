@@ -105,6 +105,7 @@ struct Call {
     expect(api.MatmulPreferenceInit_internal(&preference, sizeof(preference)),
            "cublasLtMatmulPreferenceInit");
     prefer(lt::kMaxWorkspaceBytes, kWorkspaceBytes);
+    prefer(lt::kReductionSchemes, lt::kReductionInF32);
     const void* operands[] = {p.weight, p.x, p.out, p.out};
     for (int i = 0; i < 4; ++i) prefer(lt::kMinAlignmentA + i, alignment_of(operands[i]));
   }
@@ -114,9 +115,9 @@ struct Call {
     int num_found = 0;
     const lt::Status status = api.MatmulAlgoGetHeuristic(
         library().handle, &operation, &weight, &x, &out, &out, &preference, 1, found, &num_found);
-    if (status == lt::kNotSupported || num_found == 0) return false;
+    if (status == lt::kNotSupported) return false;
     expect(status, "cublasLtMatmulAlgoGetHeuristic");
-    return found->state == lt::kSuccess;
+    return num_found > 0 && found->state == lt::kSuccess;
   }
 
   void queue(Context& context, const Product& p, const lt::Heuristic& found) {

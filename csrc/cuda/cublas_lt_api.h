@@ -20,7 +20,9 @@ constexpr int32_t kTransposed = 1;             // cublasOperation_t
 constexpr int kTransA = 3, kEpilogue = 7, kBiasPointer = 8;
 constexpr uint32_t kEpilogueBias = 4;  // cublasLtEpilogue_t
 // cublasLtMatmulPreferenceAttributes_t; the alignments of B, C and D follow that of A.
-constexpr int kMaxWorkspaceBytes = 1, kMinAlignmentA = 5;
+constexpr int kMaxWorkspaceBytes = 1, kReductionSchemes = 3, kMinAlignmentA = 5;
+// cublasLtReductionScheme_t: parts of a sum are added in f32. The others round them to D's type.
+constexpr uint32_t kReductionInF32 = 2, kAllReductions = 7;
 
 struct Layout {
   uint64_t data[14];

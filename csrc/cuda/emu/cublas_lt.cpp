@@ -25,6 +25,7 @@ struct Operation {
 };
 struct Preference {
   size_t workspace_bytes;
+  uint32_t reductions;
   uint32_t alignments[4];
 };
 // What a heuristic was asked for; a product of anything else is an invalid value.
@@ -32,6 +33,7 @@ struct Algorithm {
   uint64_t m, n, k;
   int type;
   uint32_t epilogue;
+  bool is_split;  // two parts of each sum, rounded before they are added
   uint32_t alignments[4];
 };
 
@@ -100,7 +102,7 @@ lt::Status set_operation(lt::Operation* to, int attribute, const void* value, si
 
 lt::Status init_preference(lt::Preference* to, size_t size) {
   if (size != sizeof(*to)) return lt::kInvalidValue;
-  write(to, Preference{0, {256, 256, 256, 256}});
+  write(to, Preference{0, lt::kAllReductions, {256, 256, 256, 256}});
   return lt::kSuccess;
 }
 
@@ -109,6 +111,7 @@ lt::Status set_preference(lt::Preference* to, int attribute, const void* value, 
   lt::Status status = lt::kInvalidValue;
   const int operand = attribute - lt::kMinAlignmentA;
   if (attribute == lt::kMaxWorkspaceBytes) status = take(&preference.workspace_bytes, value, size);
+  if (attribute == lt::kReductionSchemes) status = take(&preference.reductions, value, size);
   if (operand >= 0 && operand < 4) status = take(&preference.alignments[operand], value, size);
   write(to, preference);
   return status;
@@ -136,7 +139,8 @@ lt::Status find(lt::Handle handle, lt::Operation* operation, lt::Layout* a, lt::
   if (how.epilogue == lt::kEpilogueBias && how.bias == nullptr) return lt::kInvalidValue;
   if (limits.workspace_bytes < kWorkspaceBytes) return lt::kNotSupported;
   const Layout layouts[] = {left, right, sum, out};
-  Algorithm algorithm{out.rows, out.columns, left.rows, left.type, how.epilogue, {}};
+  const bool is_split = limits.reductions != lt::kReductionInF32;
+  Algorithm algorithm{out.rows, out.columns, left.rows, left.type, how.epilogue, is_split, {}};
   for (int i = 0; i < 4; ++i) {
     algorithm.alignments[i] = limits.alignments[i];
     if (is_narrow_at_odd_places(layouts[i], limits.alignments[i])) return lt::kNotSupported;
@@ -162,6 +166,12 @@ void set(void* data, int type, uint64_t at, float value) {
   } else {
     static_cast<float*>(data)[at] = value;
   }
+}
+
+float rounded(int type, float value) {
+  float place = 0.0f;
+  set(&place, type, 0, value);
+  return get(&place, type, 0);
 }
 
 lt::Status product(lt::Handle handle, lt::Operation* operation, const void* alpha, const void* a,
@@ -191,10 +201,15 @@ lt::Status product(lt::Handle handle, lt::Operation* operation, const void* alph
     const auto stride = [](const Layout& layout) { return static_cast<uint64_t>(layout.stride); };
     for (uint64_t j = 0; j < out.columns; ++j) {
       for (uint64_t i = 0; i < out.rows; ++i) {
-        float sum = 0.0f;
+        float sum = 0.0f, first = 0.0f;
         for (uint64_t k = 0; k < left.rows; ++k) {
+          if (found.is_split && k == left.rows / 2) {
+            first = rounded(out.type, sum);
+            sum = 0.0f;
+          }
           sum += get(a, left.type, i * stride(left) + k) * get(b, left.type, j * stride(right) + k);
         }
+        if (found.is_split) sum = first + rounded(out.type, sum);
         if (how.epilogue == lt::kEpilogueBias) sum += get(how.bias, out.type, i);
         set(d, out.type, j * stride(out) + i, sum);
       }

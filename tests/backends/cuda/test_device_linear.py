@@ -53,6 +53,21 @@ def test_bias_is_added_before_the_one_rounding(is_by_cublas: bool) -> None:
     assert launches == 1
 
 
+@pytest.mark.parametrize("is_by_cublas", [True, False])
+def test_parts_of_a_sum_are_not_rounded(is_by_cublas: bool) -> None:
+    """256 + 1 + 1 is 258 in bf16; the first two alone are 256, and 256 + 1 is 256 again."""
+    x = np.zeros((ROWS, INPUTS), BF16)
+    x[:, 0], x[:, 1], x[:, -1] = 256, 1, 1
+    native().use_cublas(is_by_cublas)
+
+    try:
+        got, _ = run(*map(native().upload, (x, np.ones((COLUMNS, INPUTS), BF16))))
+    finally:
+        native().use_cublas(True)
+
+    assert set(got.ravel()) == {258}
+
+
 def test_bias_of_another_dtype_is_one_launch_more() -> None:
     x, weight = whole_numbers(ROWS, INPUTS), whole_numbers(COLUMNS, INPUTS, seed=2)
     bias = np.arange(COLUMNS, dtype=np.float32)
@@ -88,6 +103,31 @@ def test_rows_may_begin_anywhere(
     want = x[:, x_part].astype(np.float32) @ weight[:, weight_part].astype(np.float32).T
     if bias is not None:
         want += bias[1:].astype(np.float32)
+    np.testing.assert_array_equal(got, want.astype(BF16).astype(np.float32))
+
+
+@pytest.mark.skipif(NAME != "cuda-emu", reason="NumPy shares memory with the emulator alone")
+@pytest.mark.parametrize("distance", [0, 1, INPUTS // 2])
+def test_rows_may_share_elements(distance: int) -> None:
+    """A row again and again, or rows that overlap: no matrix to a library."""
+    line = whole_numbers(ROWS * distance + INPUTS)
+    strides = (distance * line.itemsize, line.itemsize)
+    x = np.lib.stride_tricks.as_strided(line.view(np.float16), (ROWS, INPUTS), strides)
+    weight = whole_numbers(COLUMNS, INPUTS, seed=2)
+
+    got, _ = run(native().from_dlpack(x).view(BF16), native().upload(weight))
+
+    want = x.view(BF16).astype(np.float32) @ weight.astype(np.float32).T
+    np.testing.assert_array_equal(got, want.astype(BF16).astype(np.float32))
+
+
+def test_bias_may_have_gaps() -> None:
+    x, weight = whole_numbers(ROWS, INPUTS), whole_numbers(COLUMNS, INPUTS, seed=2)
+    bias = whole_numbers(2 * COLUMNS, seed=3)
+
+    got, _ = run(native().upload(x), native().upload(weight), native().upload(bias)[::2])
+
+    want = x.astype(np.float32) @ weight.astype(np.float32).T + bias[::2].astype(np.float32)
     np.testing.assert_array_equal(got, want.astype(BF16).astype(np.float32))
 
 

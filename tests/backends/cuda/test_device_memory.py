@@ -126,23 +126,24 @@ def planned(tmp_path: Path, **settings: Any) -> LLMEngine:
 
 def test_kv_gets_what_the_largest_steps_leave_of_the_engines_share(tmp_path: Path) -> None:
     free, total = native().memory()
-    share = 100 * MIB / total
+    share = 136 * MIB / total
 
     engine = planned(tmp_path, gpu_memory_utilization=share)
 
     plan, cache = engine.plan, engine.core.runner.kv_cache  # type: ignore[attr-defined]
     assert plan is not None
     assert 0 < plan.weight_bytes < 6 * MIB
-    assert 16 * MIB < plan.activation_bytes < 24 * MIB
+    # 32 MiB of it are the workspace of products.
+    assert 52 * MIB < plan.activation_bytes < 60 * MIB
     assert plan.kv_bytes == cache.nbytes > 70 * MIB
     assert 0 <= plan.left_bytes < MIB
-    assert plan.free_bytes <= 100 * MIB
+    assert plan.free_bytes <= 136 * MIB
     prompts = [list(range(5, 45)), *([i, i + 1, i + 2] for i in range(5, 8))]
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), prompt, SamplingParams(max_tokens=4, ignore_eos=True, top_k=5))
     while engine.has_unfinished_requests:
         engine.step()
-    assert free - native().memory()[0] <= 100 * MIB
+    assert free - native().memory()[0] <= 136 * MIB
 
 
 def test_share_that_is_too_small_is_refused_in_words(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pyvt.errors import ShapeError
+from pyvt.errors import OutOfMemoryError, ShapeError
 from tests.backends.cuda.under_test import IS_THERE, NEEDS_DEVICE, native
 
 pytestmark = [NEEDS_DEVICE]
@@ -79,6 +79,10 @@ def test_filled_view_changes_the_tensor() -> None:
         (lambda x: x[np.array([True, False])], "gather rows with an op"),
         (lambda x: x[0, 0, 0, 0], "more axes than dims"),
         (lambda x: x[::-1], "a step above 0"),
+        (lambda x: x[..., 0, ...], "one ... at most"),
+        (lambda x: x[None, None, :, None, None], "6 dims at most"),
+        (lambda x: x[(None,) * 400], "6 dims at most"),
+        (lambda x: x.reshape(-2, -48), "sizes of at least 0"),
         (lambda x: x[:, :, ::2].reshape(2, 3, 4, 2).transpose(1, 0, 2, 3).reshape(-1), "a view"),
         (lambda x: x.reshape(5, -1), "expected the size"),
         (lambda x: x.transpose(0, 0, 1), "each dim once"),
@@ -88,3 +92,11 @@ def test_filled_view_changes_the_tensor() -> None:
 def test_what_is_no_view_is_an_error(make: object, text: str) -> None:
     with pytest.raises(ShapeError, match=text):
         make(device_module.upload(HOST))
+
+
+@pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (1 << 62,), (3, 1 << 61)])
+def test_size_beyond_64_bits_is_memory_that_no_device_has(shape: tuple[int, ...]) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"expected .* MiB"):
+        device_module.empty(shape, np.float32)
+
+    assert device_module.empty((0, *shape), np.float32).size == 0

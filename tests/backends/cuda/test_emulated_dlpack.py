@@ -71,3 +71,8 @@ def test_memory_of_another_device_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="expected memory of this device, got another's"):
         ops.from_dlpack(Elsewhere())
+
+
+def test_array_that_runs_backwards_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="expected strides of at least 0"):
+        ops.from_dlpack(np.arange(6, dtype=np.float32)[::-1])
