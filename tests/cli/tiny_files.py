@@ -15,13 +15,13 @@ def write_folder(folder: Path, case: str = "llama", **settings: Any) -> Path:
     return write_safetensors(folder, model.weights(), model.config, **settings)
 
 
-def write_talker(folder: Path, tokenizer: Path) -> Path:
+def write_talker(folder: Path, tokenizer: Path, *, num_positions: int = 512) -> Path:
     """Write a tiny Qwen3 with the true tokenizer, which can be asked things."""
     case = ModelCase(
         "talker",
         MODEL_CASES_BY_NAME["qwen3_tied"].config
         | {"vocab_size": 151936, "hidden_size": 16, "head_dim": 4, "num_attention_heads": 2}
-        | {"eos_token_id": 151645, "max_position_embeddings": 512},
+        | {"eos_token_id": 151645, "max_position_embeddings": num_positions},
     )
     names = ("tokenizer.json", "tokenizer_config.json")
     files = {name: (tokenizer / name).read_text(encoding="utf-8") for name in names}

@@ -2,9 +2,11 @@
 
     python -m tests.clients.install
 
-Python's clients come from their own environment there, openai-node from npm where node is.
+Python's clients come from their own environment there, openai-node from npm where node is, the
+browser from Debian's packages where this runs as root.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +17,28 @@ ROOT = HERE.parents[1]
 FOLDER = ROOT / ".clients"
 PYTHON = FOLDER / "bin" / "python"
 NODE = FOLDER / "node"
+BROWSERS = ("chromium", "chromium-browser")
 MISSING = "clients are not installed; make clients installs them"
+
+
+def browser() -> str | None:
+    """Return the path of Chromium, None where there is none."""
+    return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
+
+
+def _install_browser() -> None:
+    if browser() is not None:
+        return
+    if shutil.which("apt-get") is not None and os.geteuid() == 0:
+        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "chromium"]):
+            subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    if browser() is None:
+        print("Chromium is not there: the page is not tested; apt-get install chromium")
 
 
 def main() -> None:
     """Install what is missing; a second run has nothing to do."""
+    _install_browser()
     wanted = (HERE / "requirements.txt").read_text()
     mark = FOLDER / "installed.txt"
     if not mark.is_file() or mark.read_text() != wanted:

@@ -5,7 +5,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.tiny_files import write_talker
-from tests.clients.install import MISSING, PYTHON
+from tests.clients.install import MISSING, PYTHON, browser
 from tests.clients.scenarios import TOOL
 from tests.clients.test_clients import KEY, Zoo, start, stop
 
@@ -41,7 +40,9 @@ PICTURES = ("page", "page-settings", "page-tools", "page-dark", "page-phone")
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> Iterator[Zoo]:
-    found = start(write_talker(tmp_path_factory.mktemp("zoo"), qwen3_tokenizer_dir))
+    # An answer without end goes on until somebody stops it, however fast the machine.
+    folder = tmp_path_factory.mktemp("zoo")
+    found = start(write_talker(folder, qwen3_tokenizer_dir, num_positions=32768))
     yield found
     stop(found)
 
@@ -54,11 +55,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def seen(zoo: Zoo, pictures: Path) -> dict[str, Any]:
     """What the browser has seen, by the part of the page."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None or not PYTHON.is_file():
+    chromium = browser()
+    if chromium is None or not PYTHON.is_file():
         pytest.skip(f"there is no Chromium, or {MISSING}")
     given = {
-        **{"url": zoo.url, "key": KEY, "browser": browser, "pictures": str(pictures)},
+        **{"url": zoo.url, "key": KEY, "browser": chromium, "pictures": str(pictures)},
         **{"tool": TOOL, "ids": {name: zoo.ids(text) for name, text in TEXTS.items()}},
     }
     done = subprocess.run(
