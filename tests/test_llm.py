@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -39,6 +40,13 @@ class JoinTemplate:
 def llm_of(**settings: Any) -> tuple[LLM, LLMEngine]:
     engine = engine_of(chat_template=JoinTemplate(), max_model_len=200, **settings)
     return LLM.from_engine(engine), engine
+
+
+def slow_llm() -> tuple[LLM, LLMEngine]:
+    """An engine whose answers of 100 tokens take half a second: they run while a test acts."""
+    llm, engine = llm_of()
+    engine.core.runner.before_step = lambda _: time.sleep(0.005)  # type: ignore[attr-defined]
+    return llm, engine
 
 
 def token_ids(output: RequestOutput) -> tuple[int, ...]:
@@ -316,7 +324,7 @@ def test_stream_bad_request_is_refused_by_the_call() -> None:
 
 
 def test_stream_closed_early_frees_its_blocks() -> None:
-    llm, engine = llm_of()
+    llm, engine = slow_llm()
     stream = llm.stream("abc", SamplingParams(max_tokens=100, ignore_eos=True))
     next(stream)
 
@@ -330,7 +338,7 @@ def test_stream_closed_early_frees_its_blocks() -> None:
 
 @pytest.mark.parametrize("num_read", [0, 1])
 def test_stream_dropped_frees_its_blocks(num_read: int) -> None:
-    llm, _engine = llm_of()
+    llm, engine = slow_llm()
     stream = llm.stream("abc", SamplingParams(max_tokens=100, ignore_eos=True))
     for _ in range(num_read):
         next(stream)
@@ -339,15 +347,17 @@ def test_stream_dropped_frees_its_blocks(num_read: int) -> None:
     gc.collect()
 
     assert is_idle(llm)
+    assert engine.core.stats.num_finished == {"abort": 1}
 
 
 def test_stream_as_context_manager_closes() -> None:
-    llm, _engine = llm_of()
+    llm, engine = slow_llm()
 
     with llm.stream("abc", SamplingParams(max_tokens=100, ignore_eos=True)) as stream:
         next(stream)
 
     assert is_idle(llm)
+    assert engine.core.stats.num_finished == {"abort": 1}
 
 
 def test_stream_dropped_in_the_middle_of_a_step_is_aborted_before_the_next() -> None:
