@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
+#include "cpu/kernel_table.h"
 #include "cpu/thread_pool.h"
 #include "pyvt/check.h"
 
@@ -69,7 +71,7 @@ double read_limit(int repetitions) {
 
 constexpr int64_t kTurns = 1 << 20;
 
-// Ten chains hide the latency of every loop. ymm15 holds weights, ymm14 activations, ymm13 ones.
+// Ten chains hide the latency of every loop. Register 15 holds weights, 14 activations, 13 ones.
 #define PYVT_REGISTERS                                                                     \
   "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9", "ymm10", \
       "ymm11", "ymm12", "ymm13", "ymm14", "ymm15"
@@ -90,6 +92,12 @@ constexpr int64_t kTurns = 1 << 20;
 #define PYVT_INT4(k)                     \
   "vpmaddubsw %%ymm14,%%ymm15,%%ymm12\n" \
   "vpaddw %%ymm12,%%ymm" #k ",%%ymm" #k "\n"
+#define PYVT_FMA_WIDE(k) "vfmadd231ps %%zmm14,%%zmm15,%%zmm" #k "\n"
+#define PYVT_SIGNED_WIDE(k)          \
+  "vpxord %%zmm13,%%zmm14,%%zmm12\n" \
+  "vpdpbusd %%zmm12,%%zmm15,%%zmm" #k "\n"
+#define PYVT_INT8_WIDE(k) "vpdpbusd %%zmm14,%%zmm15,%%zmm" #k "\n"
+#define PYVT_INT16_WIDE(k) "vpdpwssd %%zmm14,%%zmm15,%%zmm" #k "\n"
 #define PYVT_LOOP(name, step)                            \
   void name(int) {                                       \
     asm volatile("vzeroall" : : : PYVT_REGISTERS);       \
@@ -104,9 +112,37 @@ PYVT_LOOP(signed_loop, PYVT_SIGNED)
 PYVT_LOOP(int8_loop, PYVT_INT8)
 PYVT_LOOP(int16_loop, PYVT_INT16)
 PYVT_LOOP(int4_loop, PYVT_INT4)
+PYVT_LOOP(wide_fma_loop, PYVT_FMA_WIDE)
+PYVT_LOOP(wide_signed_loop, PYVT_SIGNED_WIDE)
+PYVT_LOOP(wide_int8_loop, PYVT_INT8_WIDE)
+PYVT_LOOP(wide_int16_loop, PYVT_INT16_WIDE)
 
-// Operations of one step of a loop: products of 8, 32 or 16 lanes, and their sums.
-constexpr double kFloatOps = 16, kByteOps = 64, kShortOps = 32;
+// The loops of a level, and its lanes of 32 bits.
+struct Loops {
+  int lanes;
+  void (*fma_f32)(int), (*int8_signed)(int), (*int8)(int), (*int16)(int), (*int4)(int);
+};
+constexpr Loops kAvx2 = {8, fma_loop, signed_loop, int8_loop, int16_loop, int4_loop};
+constexpr Loops kAvx512 = {
+    16, wide_fma_loop, wide_signed_loop, wide_int8_loop, wide_int16_loop, wide_int8_loop};
+
+bool runs_avx512() {
+#if defined(PYVT_SIMDE)
+  return false;
+#else
+  return std::strcmp(kernels().isa, "avx512") == 0;
+#endif
+}
+
+void measure_loops(const Loops& loops, int repetitions, MachineLimits& limits) {
+  // A lane takes a product of f32, four of bytes or two of s16, and their sum.
+  const double lane_steps = 10.0 * kTurns * loops.lanes;
+  limits.fma_f32 = rate(repetitions, lane_steps * 2, loops.fma_f32);
+  limits.int8_signed = rate(repetitions, lane_steps * 8, loops.int8_signed);
+  limits.int8 = rate(repetitions, lane_steps * 8, loops.int8);
+  limits.int16 = rate(repetitions, lane_steps * 4, loops.int16);
+  limits.int4 = rate(repetitions, lane_steps * 8, loops.int4);
+}
 
 #endif
 
@@ -118,12 +154,7 @@ MachineLimits machine_limits(int repetitions) {
   limits.read = read_limit(repetitions);
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    const double steps = 10.0 * kTurns;
-    limits.fma_f32 = rate(repetitions, steps * kFloatOps, fma_loop);
-    limits.int8_signed = rate(repetitions, steps * kByteOps, signed_loop);
-    limits.int8 = rate(repetitions, steps * kByteOps, int8_loop);
-    limits.int16 = rate(repetitions, steps * kShortOps, int16_loop);
-    limits.int4 = rate(repetitions, steps * kByteOps, int4_loop);
+    measure_loops(runs_avx512() ? kAvx512 : kAvx2, repetitions, limits);
   }
 #endif
   return limits;

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pyvt import backends
 
 # The integer or float loop that products of a weight format are made of; a key of the probe's
-# rates. Codes of up to five bits are summed in 16 bits, Q8_0 needs a sign, Q6_K sums in groups; fp8
-# has no codes.
+# rates. On AVX2 codes of up to five bits are summed in 16 bits, and Q6_K sums in groups; Q8_0 needs
+# a sign; fp8 has no codes.
 LOOPS = {
     **dict.fromkeys(("f32", "bf16", "f16", "fp8_g128", "fp8_g32"), "fma_f32"),
     **dict.fromkeys(("q4_0", "q4_1", "q4_k", "q5_0", "q5_1", "q5_k"), "int4"),
@@ -38,7 +38,10 @@ class Limits:
 
 
 def measure_limits(repetitions: int = 3) -> Limits | None:
-    """Measure the limits on the threads of the native backend; None where it is not there."""
+    """Measure the limits of the native backend's threads, by loops of the CPU level that it uses.
+
+    None where it is not there.
+    """
     if backends.why_not("cpu") is not None:
         return None
     from pyvt.backends.cpu import native
