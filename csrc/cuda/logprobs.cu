@@ -42,6 +42,11 @@ __global__ void __launch_bounds__(kLogitThreads) log_softmax_kernel(Logits out, 
   }
 }
 
+// NaN has the place of -inf.
+PYVT_DEVICE unsigned long long key_of(float x, int64_t token) {
+  return rank_key(isnan(x) ? -INFINITY : x, token);
+}
+
 struct Best {
   int64_t* ids;
   float* values;
@@ -73,7 +78,7 @@ __global__ void __launch_bounds__(kLogitThreads)
   for (int64_t n = 0; n < out.count; ++n) {
     unsigned long long next = 0;
     for (int64_t i = threadIdx.x; i < logits.vocab; i += blockDim.x) {
-      const unsigned long long key = rank_key(logits.at(row, i), i);
+      const unsigned long long key = key_of(logits.at(row, i), i);
       if (key < last && key > next) next = key;
     }
     last = block_max(next, keys);
