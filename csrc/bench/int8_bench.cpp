@@ -171,22 +171,23 @@ struct Case {
   // The same through panels of columns that fit in the first-level cache, as packed_linear has it.
   double rows_panel(int64_t num, int64_t num_rows) const {
     const int64_t fitting = (20 << 10) * 256 / format.panel_bytes(256);
-    const int64_t step = std::max<int64_t>(256, fitting / 256 * 256);
+    const int64_t cols = std::max<int64_t>(256, fitting / 256 * 256);
     return rate([&](int thread) {
       const int64_t part = std::max<int64_t>(1, num / cpu::num_threads());
-      const Bytes panel = aligned_bytes(format.panel_bytes(step));
+      const Bytes panel = aligned_bytes(format.panel_bytes(cols));
       std::vector<float> out(static_cast<size_t>(num_rows * cpu::kTileRows));
       for (int64_t i = thread * part; i < (thread + 1) * part; ++i) {
-        for (int64_t from = 0; from < k; from += step) {
-          const int64_t count = std::min(step, k - from);
+        for (int64_t from = 0; from < k; from += cols) {
+          const int64_t count = std::min(cols, k - from);
           format.unpack_panel(
               tiles.get() + i * tile_bytes + from / format.block_cols * format.tile_block_bytes,
               count, panel.get());
           const cpu::Q8Rows a = {q.data() + from, scales.data() + from / 32,
                                  sums.data() + from / 32, k, k / 32};
-          for (int64_t m = 0; m < num_rows; m += 4) {
-            format.panel[1](panel.get(), count, a, m, out.data() + m * cpu::kTileRows,
-                            cpu::kTileRows, from == 0);
+          const int step = format.panel[2] == nullptr ? 4 : 8;
+          for (int64_t m = 0; m < num_rows; m += step) {
+            format.panel[step / 4](panel.get(), count, a, m, out.data() + m * cpu::kTileRows,
+                                   cpu::kTileRows, from == 0);
           }
         }
       }

@@ -79,11 +79,12 @@ struct Int8Format {
   void (*streams)(const uint8_t* tile, int64_t apart, int64_t num_cols, const Q8Rows& a, int64_t m0,
                   float* out);
 
-  // Columns of a tile unpacked for many rows: their size, the unpacking, and products of 1, 4 rows;
-  // unless `is_first`, `out` holds the sums of earlier columns.
+  // Columns of a tile unpacked for many rows: their size, the unpacking, and products of 1, 4, 8
+  // rows, the last one null where that many are no faster; unless `is_first`, `out` holds the sums
+  // of earlier columns.
   int64_t (*panel_bytes)(int64_t num_cols);
   void (*unpack_panel)(const uint8_t* tile, int64_t num_cols, uint8_t* panel);
-  void (*panel[2])(const uint8_t* panel, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
+  void (*panel[3])(const uint8_t* panel, int64_t num_cols, const Q8Rows& a, int64_t m0, float* out,
                    int64_t ldo, bool is_first);
 
   // Products of kFloatSteps rows x [rows][ldx] of f32 with a packed tile; null where it is decoded

@@ -79,7 +79,7 @@ Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8
     multiply(sums.data());
     out.insert(out.end(), sums.begin(), sums.end());
   };
-  const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4};
+  const int direct_rows[] = {1, 2, 4}, panel_rows[] = {1, 4, 8};
   const bool has_codes = format.direct[0] != nullptr;
   for (int i = 0; has_codes && i < 3; ++i) {
     append(direct_rows[i],
@@ -87,9 +87,14 @@ Floats products(const KernelTable& table, int index, const Bytes& tile, const Q8
   }
   Bytes panel(has_codes ? static_cast<size_t>(format.panel_bytes(kCols)) : 0);
   if (has_codes) format.unpack_panel(tile.data(), kCols, panel.data());
-  for (int i = 0; has_codes && i < 2; ++i) {
-    append(panel_rows[i],
-           [&](float* sums) { format.panel[i](panel.data(), kCols, a, 0, sums, kTileRows, true); });
+  for (int i = 0; has_codes && i < 3; ++i) {
+    // Eight rows are two steps of four where a level has no kernel for them.
+    const int step = i == 2 && format.panel[i] == nullptr ? 1 : i;
+    append(panel_rows[i], [&](float* sums) {
+      for (int m = 0; m < panel_rows[i]; m += panel_rows[step]) {
+        format.panel[step](panel.data(), kCols, a, m, sums + m * kTileRows, kTileRows, true);
+      }
+    });
   }
   for (size_t i = 0; format.of_floats[0] != nullptr && i < std::size(kFloatSteps); ++i) {
     append(static_cast<int>(kFloatSteps[i]), [&](float* sums) {

@@ -1,10 +1,11 @@
 // what        the bodies that the block formats share: unpacking of a tile into a panel or into
-//             f32, and the products of 1, 2 or 4 rows of int8 activations with a tile or a panel:
+//             f32, and the products of 1, 2, 4 or 8 rows of int8 activations with a tile or panel:
 //             out[m][n] = sum over 32 columns of scale · s · dot + min · (s · sum of q)
 // layout      a tile: for each block of a format its fields (int8_pack-inl.h). A panel: for each 32
-//             columns [8 words][16 rows] of u8 codes, or of magnitudes and masks in turn, then what
-//             the format has of f32 scales, f32 mins, integer factors of groups of 16 columns and
-//             sums of negative codes (PanelView). Nothing may alias
+//             columns [8 words][16 rows] of u8 codes, or of magnitudes and masks in turn, or of s8
+//             codes for activations + 128 (AVX-512: int8_shifted-inl.h), then what the format has
+//             of f32 scales, f32 mins, integer factors of groups of 16 columns and what integer
+//             sums start at (PanelView). Nothing may alias
 // numerics    in a block of 32 columns the dot is an exact integer; then
 //             acc = fma(dot, scale · s, acc), then with mins acc = fma(min, s · sum, acc), blocks
 //             in order; with f32 scales for 16 columns each half is such a block. The same bits for
@@ -16,13 +17,17 @@
 //             owns an output
 // traffic     direct: the tile once, read as packed; one row runs at 87-128 % of a plain read loop
 //             in every format. Panel: 640 B or so for each 32 columns from L2, shared by 4 rows;
-//             bound by the multiply-add pipes. Share of the loop vpmaddubsw + vpmaddwd + vpaddd
-//             with 256 rows, unpacking included: Q8_0 49-71 %, Q4_0 70-85, Q4_1 82-105, Q5_0 71-85,
-//             Q5_1 76-105, Q4_K 88-110, Q5_K 67-81, Q6_K 66-81. (csrc/bench/int8_bench.cpp: medians
-//             of 7 over K = 576, 1024, 3072, in two runs on a machine that was never quiet.)
-//             Four tiles that lie apart, a block of each in turn and no prefetch, against one tile
-//             after the other: Q8_0 1.03-1.33, Q4_1 1.17-1.34 times as fast by the hour (a plain
-//             read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7
+//             bound by the multiply-add pipes. AVX2, share of the loop vpmaddubsw + vpmaddwd +
+//             vpaddd with 256 rows, unpacking included: Q8_0 49-71 %, Q4_0 70-85, Q4_1 82-105, Q5_0
+//             71-85, Q5_1 76-105, Q4_K 88-110, Q5_K 67-81, Q6_K 66-81. (csrc/bench/int8_bench.cpp:
+//             medians of 7 over K = 576, 1024, 3072, in two runs on a machine that was never
+//             quiet.) Four tiles that lie apart, a block of each in turn and no prefetch, against
+//             one tile after the other: Q8_0 1.03-1.33, Q4_1 1.17-1.34 times as fast by the hour (a
+//             plain read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7 AVX-512
+//             on a Zen 4, 8 rows a pass and activations + 128 against 4 rows and magnitudes with
+//             signs or offsets, time of 256 rows: Q3_K 0.73, Q6_K 0.74, INT4 0.84, Q4_0 and Q5_0
+//             0.86, Q8_0 0.94 (32 and 64 rows 0.74), unsigned formats 0.98-1.02; 590 GOP/s of Q8_0
+//             and Q5_0, Q6_K 495
 // tried       prefetch, two runs: 1 KiB ahead 83-107 % of the read loop, 2 KiB 94-131, 3 KiB
 //             81-130. Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K
 //             66-82 %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers,
@@ -154,6 +159,20 @@ void matrix_dots(const View& view, const Activations& a, int first, const int32_
                  simd::Words (&dots)[kRows]);
 #endif
 
+// Whether panels hold signed codes, whose products are those of activations + 128 as u8.
+#if defined(PYVT_ISA_AVX512)
+#include "cpu/kernels/int8_shifted-inl.h"
+#else
+constexpr bool kHasShifts = false;
+constexpr int kMaxShiftedRows = 0;
+template <class Format, int kRows, typename View>
+void shifted_dots(const View& view, const Activations& a, int group, simd::Words (&dots)[kRows]);
+template <class Format>
+void unpack_shifted(const typename Format::Block& block, int sub, uint8_t* panel, uint8_t* starts);
+#endif
+template <class Format>
+constexpr bool kIsShifted = kHasShifts && (Format::kHasSigns || Format::kOffset != 0);
+
 // One row of a packed tile is bound by memory, and stays with products of vectors.
 template <int kRows, typename View>
 constexpr bool kTakesMatrices =
@@ -226,7 +245,7 @@ PYVT_INLINE void signed_dots(const View& view, const Activations& a, int group,
   PYVT_UNROLL
   for (int m = 0; m < kRows; ++m) {
     if constexpr (View::kIsPanel) {
-      dots[m] = view.negatives(group);
+      dots[m] = view.start(group);
     } else {
       dots[m] = simd::zero_words();
     }
@@ -302,6 +321,7 @@ PYVT_INLINE void add_block(const View& view, const Activations& a, Sums& sums) {
 template <class Format, bool kAcrossBlocks, bool kIsPrefetched = true>
 struct PackedView {
   static constexpr bool kIsPanel = false, kIsAcrossBlocks = kAcrossBlocks;
+  static constexpr bool kIsShifted = false;
   static constexpr int kSubBytes = Format::kTileBlockBytes * kBlockCols / Format::kFileCols;
   static constexpr int kLines = (kSubBytes * (kAcrossBlocks ? Format::kSharedSubs : 1) + 63) / 64;
   const typename Format::Block& block;
@@ -330,13 +350,15 @@ struct PackedView {
 template <class Format>
 struct PanelView {
   static constexpr bool kIsPanel = true, kIsAcrossBlocks = false;
+  static constexpr bool kIsShifted = PYVT_ISA::kIsShifted<Format>;
   static constexpr int kScales = kQuads * kRowWordBytes * Format::kPanelWords;
   static constexpr int kMins = kScales + kRowWordBytes * Format::kGroups;
   static constexpr int kFactors = kMins + kRowWordBytes * Format::kHasMin;
   static constexpr int kMinFactors = kFactors + kRowWordBytes * 2 * Format::kHasFactors;
-  static constexpr int kNegatives = kMinFactors + kRowWordBytes * 2 * Format::kHasMinFactors;
-  static constexpr int kBytes =
-      kNegatives + kRowWordBytes * Format::kGroups * (Format::kPanelWords - 1);
+  static constexpr int kStarts = kMinFactors + kRowWordBytes * 2 * Format::kHasMinFactors;
+  static constexpr int kNumStarts =
+      kIsShifted ? Format::kGroups * Format::kParts : Format::kGroups * (Format::kPanelWords - 1);
+  static constexpr int kBytes = kStarts + kRowWordBytes * kNumStarts;
   const uint8_t* p;
 
   PYVT_INLINE void prefetch(int) const {}
@@ -351,8 +373,8 @@ struct PanelView {
   PYVT_INLINE simd::Words min_factors(int part, int) const {
     return simd::load_words(p + kMinFactors + part * kRowWordBytes);
   }
-  PYVT_INLINE simd::Words negatives(int group) const {
-    return simd::load_words(p + kNegatives + group * kRowWordBytes);
+  PYVT_INLINE simd::Words start(int i) const {
+    return simd::load_words(p + kStarts + i * kRowWordBytes);
   }
 };
 
@@ -365,7 +387,11 @@ template <class Format>
 void unpack_panel(const uint8_t* tile, int64_t num_cols, uint8_t* panel) {
   using View = PanelView<Format>;
   for_blocks<Format>(tile, 0, num_cols, [&](const typename Format::Block& block, int sub) {
-    Format::unpack_codes(block, sub, panel);
+    if constexpr (kIsShifted<Format>) {
+      unpack_shifted<Format>(block, sub, panel, panel + View::kStarts);
+    } else {
+      Format::unpack_codes(block, sub, panel);
+    }
     for (int group = 0; group < Format::kGroups; ++group) {
       simd::store_floats(panel + View::kScales + group * kRowWordBytes, block.scale(sub, group));
     }
@@ -477,11 +503,16 @@ struct FormatDefaults {
 template <class Format>
 struct UnsignedCodes : FormatDefaults {
   static constexpr int kPanelWords = 1;
+  static constexpr bool kHasSigns = false;
 
   template <int kRows, typename View>
   static PYVT_INLINE void dots(const View& view, const Activations& a, int,
                                simd::Words (&dots)[kRows]) {
-    unsigned_dots<Format, kRows>(view, a, dots);
+    if constexpr (View::kIsShifted) {
+      shifted_dots<Format, kRows>(view, a, 0, dots);
+    } else {
+      unsigned_dots<Format, kRows>(view, a, dots);
+    }
   }
 
   template <typename Block>
@@ -497,12 +528,17 @@ struct UnsignedCodes : FormatDefaults {
 // or the codes alone for products of matrices.
 template <class Format>
 struct SignedCodes : FormatDefaults {
-  static constexpr int kPanelWords = kHasMatrices ? 1 : 2;
+  static constexpr int kPanelWords = kHasMatrices || kHasShifts ? 1 : 2;
+  static constexpr bool kHasSigns = true;
 
   template <int kRows, typename View>
   static PYVT_INLINE void dots(const View& view, const Activations& a, int group,
                                simd::Words (&dots)[kRows]) {
-    signed_dots<Format, kRows>(view, a, group, dots);
+    if constexpr (View::kIsShifted) {
+      shifted_dots<Format, kRows>(view, a, group, dots);
+    } else {
+      signed_dots<Format, kRows>(view, a, group, dots);
+    }
   }
 
   template <typename Block>
@@ -517,7 +553,7 @@ struct SignedCodes : FormatDefaults {
         simd::store_words(panel + (2 * j + 1) * kRowWordBytes, codes.sign);
         simd::add_negative(negative, codes);
       }
-      simd::store_words(panel + PanelView<Format>::kNegatives + group * kRowWordBytes, negative);
+      simd::store_words(panel + PanelView<Format>::kStarts + group * kRowWordBytes, negative);
     }
   }
 };
@@ -528,7 +564,8 @@ inline Int8Format int8_format() {
   format.block_cols = Format::kFileCols;
   format.tile_block_bytes = Format::kTileBlockBytes;
   format.file_block_bytes = Format::kFileBlockBytes;
-  format.max_direct_rows = Format::kMaxDirectRows;
+  format.max_direct_rows = kIsShifted<Format> ? std::min(Format::kMaxDirectRows, kMaxShiftedRows)
+                                              : Format::kMaxDirectRows;
   format.pack_tile = &pack_tile<Format>;
   format.direct[0] = &direct_product<Format, 1>;
   format.direct[1] = &direct_product<Format, 2>;
@@ -538,6 +575,7 @@ inline Int8Format int8_format() {
   format.unpack_panel = &unpack_panel<Format>;
   format.panel[0] = &panel_product<Format, 1>;
   format.panel[1] = &panel_product<Format, 4>;
+  if constexpr (simd::kKeptRows >= 8) format.panel[2] = &panel_product<Format, 8>;
   format.decode_tile = &decode_tile<Format>;
   return format;
 }

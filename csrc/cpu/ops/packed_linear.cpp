@@ -16,7 +16,7 @@ namespace pyvt::cpu {
 namespace {
 
 // A multiple of all steps of rows.
-constexpr int64_t kRowSteps = 12;
+constexpr int64_t kRowSteps = 24;
 // Work that is worth waking a thread for.
 constexpr int64_t kGrainProducts = 16 << 10;
 constexpr int64_t kGrainElements = 8 << 10;

@@ -29,12 +29,13 @@ constexpr int64_t kMaxDirectFloatRows = 7;
 enum TileSlot { kPanelSlot = 6, kTileSlot = 7 };
 
 constexpr int64_t kDirectSteps[] = {1, 2, 4};
-constexpr int64_t kPanelSteps[] = {1, 4};
+constexpr int64_t kPanelSteps[] = {1, 4, 8};
 
-// Calls f(i, m) so that the runs [m, m + steps[i]) cover `num_rows`, long ones first.
-template <size_t kCount, typename F>
-void for_steps(const int64_t (&steps)[kCount], int64_t num_rows, F&& f) {
-  size_t i = kCount - 1;
+// Calls f(i, m) so that the runs [m, m + steps[i]) of `count` steps cover `num_rows`, long ones
+// first.
+template <typename F>
+void for_steps(const int64_t* steps, size_t count, int64_t num_rows, F&& f) {
+  size_t i = count - 1;
   for (int64_t m = 0; m < num_rows; m += steps[i]) {
     while (steps[i] > num_rows - m) --i;
     f(i, m);
@@ -180,7 +181,7 @@ class TileProduct {
     const int64_t cols = tiles_.num_cols;
     const uint8_t* packed = whole_tile(tile);
     if (num_rows <= format.max_direct_rows) {
-      for_steps(kDirectSteps, num_rows, [&](size_t i, int64_t m) {
+      for_steps(kDirectSteps, std::size(kDirectSteps), num_rows, [&](size_t i, int64_t m) {
         format.direct[i](packed, cols, q8, m, sums + m * kTileRows, kTileRows);
       });
       return;
@@ -188,12 +189,13 @@ class TileProduct {
     const int64_t fitting = kCodePanelBytes * kCodePanelStep / format.panel_bytes(kCodePanelStep);
     const int64_t step = std::max(kCodePanelStep, fitting / kCodePanelStep * kCodePanelStep);
     uint8_t* panel = scratch<uint8_t>(kPanelSlot, format.panel_bytes(std::min(step, cols)));
+    const size_t num_steps = std::size(kPanelSteps) - (format.panel[2] == nullptr ? 1 : 0);
     // One round even where K is 0, to write zeros.
     for (int64_t k = 0; k == 0 || k < cols; k += step) {
       const int64_t count = std::min(step, cols - k);
       format.unpack_panel(packed + tiles_.format.tile_bytes(k), count, panel);
       const Q8Rows a = {q8.q + k, q8.scales + k / kQ8Group, q8.sums + k / kQ8Group, q8.ldq, q8.lds};
-      for_steps(kPanelSteps, num_rows, [&](size_t i, int64_t m) {
+      for_steps(kPanelSteps, num_steps, num_rows, [&](size_t i, int64_t m) {
         format.panel[i](panel, count, a, m, sums + m * kTileRows, kTileRows, k == 0);
       });
     }

@@ -94,7 +94,7 @@ PYVT_INLINE Floats fma(Floats a, float b, Floats c) {
 #include "cpu/simd/words_x86.h"
 //
 // The sums of all rows fit in 32 registers.
-constexpr int kKeptRows = 4;
+constexpr int kKeptRows = 8;
 #include "cpu/simd/kept.h"
 
 PYVT_INLINE __m512i broadcast_quad(const int8_t* quad) {
@@ -124,36 +124,83 @@ PYVT_INLINE Words factors_of(const uint8_t* p) {
   return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
 
-// -kOffset · sum of q, the value at which the Dot of codes less kOffset starts, for up to four rows
-// of 32 activations, in kParts parts of columns.
+// kBytes activations of kRows rows, 128 added: as u8 they are multiplied by signed codes.
+template <int kRows, int kBytes>
+class Shifted {
+ public:
+  static_assert(kBytes == 32 || kBytes == 16, "a block or half of one");
+
+  PYVT_INLINE Shifted(const int8_t* q, int64_t ldq) {
+    PYVT_UNROLL
+    for (int m = 0; m < kRows; ++m) {
+      const void* from = q + m * ldq;
+      void* to = q_ + m * kBytes;
+      if constexpr (kBytes == 32) {
+        const __m256i x = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+        _mm256_store_si256(static_cast<__m256i*>(to), _mm256_xor_si256(x, _mm256_set1_epi8(-128)));
+      } else {
+        const __m128i x = _mm_loadu_si128(static_cast<const __m128i*>(from));
+        _mm_store_si128(static_cast<__m128i*>(to), _mm_xor_si128(x, _mm_set1_epi8(-128)));
+      }
+    }
+    // Quads are broadcast from memory; the compiler would shuffle them out of registers.
+    asm("" : "+m"(q_));
+  }
+  PYVT_INLINE const uint8_t* quad(int m, int j) const { return q_ + m * kBytes + j * 4; }
+
+ private:
+  alignas(64) uint8_t q_[kRows * kBytes];
+};
+
+PYVT_INLINE void add_shifted(Words& sum, Words codes, const uint8_t* quad) {
+  const __m512i x = broadcast_quad(reinterpret_cast<const int8_t*>(quad));
+  sum.v = _mm512_dpbusd_epi32(sum.v, x, codes.v);
+}
+PYVT_INLINE Words less(Words codes, int offset) {
+  return {_mm512_sub_epi8(codes.v, _mm512_set1_epi8(static_cast<char>(offset)))};
+}
+// Takes 128 · the codes off a sum.
+PYVT_INLINE void subtract_shift(Words& sum, Words codes) {
+  const __m512i shift = _mm512_set1_epi8(-128);
+  const __m512i more = _mm512_dpbusd_epi32(_mm512_setzero_si512(), shift, codes.v);
+  sum.v = _mm512_sub_epi32(sum.v, more);
+}
+
+// -kOffset · sum of q, the value at which the Dot of codes less kOffset starts, for kRows rows of
+// 32 activations, in kParts parts of columns.
 template <int kRows, int kParts, int kOffset>
 class OffsetTerms {
  public:
   PYVT_INLINE OffsetTerms(const int8_t* q, int64_t ldq) {
-    __m256i rows[4];
     PYVT_UNROLL
-    for (int m = 0; m < 4; ++m) {
-      const int64_t row = m < kRows ? m : 0;
-      const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + row * ldq));
-      rows[m] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(kOffset), x);
+    for (int m0 = 0; m0 < kRows; m0 += 4) {
+      __m256i rows[4];
+      PYVT_UNROLL
+      for (int m = 0; m < 4; ++m) {
+        const int64_t row = m0 + m < kRows ? m0 + m : m0;
+        const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + row * ldq));
+        rows[m] = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(kOffset), x);
+      }
+      const __m256i parts = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]),
+                                              _mm256_hadd_epi32(rows[2], rows[3]));
+      const __m128i first = _mm256_castsi256_si128(parts);
+      const __m128i second = _mm256_extracti128_si256(parts, 1);
+      put(0, m0, kParts == 2 ? first : _mm_add_epi32(first, second));
+      if (kParts == 2) put(kParts - 1, m0, second);
     }
-    const __m256i parts =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
-    const __m128i first = _mm256_castsi256_si128(parts);
-    const __m128i second = _mm256_extracti128_si256(parts, 1);
-    put(0, kParts == 2 ? first : _mm_add_epi32(first, second));
-    if (kParts == 2) put(kParts - 1, second);
   }
 
-  PYVT_INLINE int32_t at(int part, int m) const { return terms_[part * 4 + m]; }
+  PYVT_INLINE int32_t at(int part, int m) const { return terms_[part * kStep + m]; }
 
  private:
-  PYVT_INLINE void put(int part, __m128i sums) {
-    __m128i* to = reinterpret_cast<__m128i*>(terms_ + part * 4);
+  static constexpr int kStep = (kRows + 3) / 4 * 4;
+
+  PYVT_INLINE void put(int part, int m0, __m128i sums) {
+    __m128i* to = reinterpret_cast<__m128i*>(terms_ + part * kStep + m0);
     _mm_store_si128(to, _mm_sub_epi32(_mm_setzero_si128(), sums));
   }
 
-  alignas(32) int32_t terms_[4 * kParts];
+  alignas(32) int32_t terms_[kStep * kParts];
 };
 
 template <int kRows, int kParts>

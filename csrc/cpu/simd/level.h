@@ -4,6 +4,7 @@
 // the flags of one level is ever linked into another.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
