@@ -18,7 +18,7 @@ namespace {
 using namespace pyvt::cpu;
 
 constexpr int64_t kCols = 512, kGroups = kCols / 32;
-constexpr int kRows = 6;
+constexpr int kRows = 8;
 using Bytes = std::vector<uint8_t>;
 using Floats = std::vector<float>;
 

@@ -13,8 +13,8 @@
 //             may wrap on the way: what has to fit is a whole sum, |code| · 127 · columns / 2: 4
 //             bits 30480; 5 bits in two halves 31496, or less 16 whole 32512; 6 bits less 32 in
 //             groups of 16 32512. Scales that are NaN or infinite give what the formula gives
-// work        one tile of 16 outputs and 1, 2 or 4 rows a call, or one row and four tiles; a lane
-//             owns an output
+// work        one tile of 16 outputs and 1, 2, 4 or 8 rows a call, or one row and four tiles; a
+//             lane owns an output
 // traffic     direct: the tile once, read as packed; one row runs at 87-128 % of a plain read loop
 //             in every format. Panel: 640 B or so for each 32 columns from L2, shared by 4 rows;
 //             bound by the multiply-add pipes. AVX2, share of the loop vpmaddubsw + vpmaddwd +
@@ -23,11 +23,11 @@
 //             medians of 7 over K = 576, 1024, 3072, in two runs on a machine that was never
 //             quiet.) Four tiles that lie apart, a block of each in turn and no prefetch, against
 //             one tile after the other: Q8_0 1.03-1.33, Q4_1 1.17-1.34 times as fast by the hour (a
-//             plain read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7 AVX-512
-//             on a Zen 4, 8 rows a pass and activations + 128 against 4 rows and magnitudes with
-//             signs or offsets, time of 256 rows: Q3_K 0.73, Q6_K 0.74, INT4 0.84, Q4_0 and Q5_0
-//             0.86, Q8_0 0.94 (32 and 64 rows 0.74), unsigned formats 0.98-1.02; 590 GOP/s of Q8_0
-//             and Q5_0, Q6_K 495
+//             plain read: four streams 1.0-1.65 times one), but Q4_K and Q6_K 0.65 and 0.7.
+//             AVX-512 on a Zen 4, 8 rows a pass and activations + 128 against 4 rows and magnitudes
+//             with signs or offsets, time of 256 rows: Q3_K 0.73, Q6_K 0.74, INT4 0.84, Q4_0 and
+//             Q5_0 0.86, Q8_0 0.94 (32 and 64 rows 0.74), unsigned formats 0.98-1.02; 590 GOP/s of
+//             Q8_0 and Q5_0, Q6_K 495
 // tried       prefetch, two runs: 1 KiB ahead 83-107 % of the read loop, 2 KiB 94-131, 3 KiB
 //             81-130. Prefetch intrinsics: the compiler moves them to the top of a superblock, Q4_K
 //             66-82 %. Sums of 4 rows in a buffer without a barrier: it keeps copies in registers,
