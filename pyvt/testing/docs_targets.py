@@ -29,8 +29,9 @@ _CROSS = (
     "beside other work"
 )
 _EMULATED = (
-    "SIMULATED, PASS in one run of 8 min 17 s with the build, beside other work: 1,811 tests by "
-    "two processes; 51 skipped: torch, CuPy, dtypes without kernels, a real model"
+    "SIMULATED, PASS in one run of 3 min 2 s with the build on a Zen 4 (8 min 17 s on an older "
+    "CPU): 1,876 tests by two processes; 48 skipped: torch, CuPy, dtypes without kernels, a real "
+    "model"
 )
 ABOVE = "see the table above"
 TARGETS = (
