@@ -4,8 +4,8 @@
 // levels. Included by int8_tile-inl.h.
 
 constexpr bool kHasShifts = true;
-// With 32 rows such a panel is 1.00 (Q4_0) to 1.37 (MXFP4) times as fast as packed tiles, with 16 it
-// is no faster in Q4_0, Q6_K, Q8_0 and Q3_K: one noisy run of three repetitions at K = 3072.
+// With 32 rows such a panel is 1.00 (Q4_0) to 1.37 (MXFP4) times as fast as packed tiles, with 16
+// it is no faster in Q4_0, Q6_K, Q8_0 and Q3_K: one noisy run of three repetitions at K = 3072.
 constexpr int kMaxShiftedRows = 16;
 
 template <class Format>
