@@ -264,15 +264,15 @@ def main(name: str, is_all: bool) -> int:
     if build.preload:
         # Python frees little at exit: leaks of ours would drown in its own. Reports go to files,
         # since pytest captures what a test prints and is gone with the process.
-        reports = folder / "sanitizer"
-        for report_file in reports.parent.glob(f"{reports.name}.*"):
-            report_file.unlink()
-        environment |= {"ASAN_OPTIONS": f"detect_leaks=0:log_path={reports}"}
-        environment |= {"UBSAN_OPTIONS": f"log_path={reports}", **(BAD_CALLS[is_all])}
+        for old in folder.glob("sanitizer.*"):
+            old.unlink()
+        to_files = f"log_path={folder / 'sanitizer'}"
+        environment |= {"ASAN_OPTIONS": f"detect_leaks=0:{to_files}", "UBSAN_OPTIONS": to_files}
+        environment |= BAD_CALLS[is_all]
         environment["LD_PRELOAD"] = " ".join(_library(library) for library in build.preload)
     status = subprocess.run(build.test(folder, is_all), cwd=REPO, env=environment).returncode
-    for report_file in sorted(folder.glob("sanitizer.*")):
-        print(report_file.read_text())
+    for said in sorted(folder.glob("sanitizer.*")):
+        print(said.read_text())
     return status
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pyvt.dispatch.table import empty
-from pyvt.errors import DTypeError, ShapeError
+from pyvt.dispatch.table import HOST, empty
+from pyvt.errors import DTypeError, ShapeError, UnsupportedError
 from pyvt.tensor.dtype import DType, as_dtype
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.tensor.quant_tensor import QuantTensor
@@ -54,13 +54,14 @@ def _repeats(array: Any) -> bool:
 class Check:
     """The dims that one call has bound so far, and the op's name for error texts."""
 
-    __slots__ = ("_device", "_made", "dims", "op")
+    __slots__ = ("_device", "_made", "_place", "dims", "op")
 
     def __init__(self, op: str, **dims: int) -> None:
         self.op = op
         self.dims = dims
         self._made: Any = None  # the output of this call that nobody gave
         self._device: Any = None  # a tensor of the call that is on a device
+        self._place: tuple[str, str] | None = None  # the first tensor and where it is
 
     def tensor(self, name: str, array: Any, dims: str, dtypes: Sequence[DType]) -> None:
         """Check one tensor argument. Raises DTypeError or ShapeError that names op and argument."""
@@ -83,16 +84,13 @@ class Check:
             self.tensor(name, array, dims, dtypes)
 
     def dtype(self, name: str, array: Any, dtypes: Sequence[DType]) -> None:
-        """Check that an argument is a tensor of one of the dtypes."""
+        """Check that an argument is a tensor of one of the dtypes, where the others are."""
         if isinstance(array, QuantTensor | PackedTensor):
-            blocks = getattr(array, "blocks", None)
-            if blocks is not None and type(blocks) not in _ARRAY_TYPES:
-                self._device = blocks
+            self._located(name, array.blocks if isinstance(array, QuantTensor) else array.data)
             if array.dtype in dtypes:
                 return
         elif _is_array(array):
-            if type(array) not in _ARRAY_TYPES:
-                self._device = array
+            self._located(name, array)
             if array.dtype in _numpy_dtypes(tuple(dtypes)):
                 return
         else:
@@ -100,6 +98,20 @@ class Check:
             way = "pyvt.ops.from_dlpack" if is_foreign else "numpy.asarray"
             raise DTypeError(f"{self._no_array(name, array)}; convert it with {way}")
         raise self._bad_dtype(name, dtypes, array.dtype)
+
+    def _located(self, name: str, array: Any) -> None:
+        """Check that a tensor lies where the first one of the call does."""
+        device_type = HOST if type(array) in _ARRAY_TYPES else array.device_type
+        if device_type != HOST:
+            self._device = array
+        if self._place is None:
+            self._place = name, device_type
+        elif self._place[1] != device_type:
+            first, wanted = self._place
+            raise UnsupportedError(
+                f"[{self.op}] {name}: expected it on {wanted}, where {first} is, got it on "
+                f"{device_type}; put all arrays of a call on one device"
+            )
 
     def named_dtype(
         self, name: str, value: DType | str, dtypes: Sequence[DType]
@@ -181,6 +193,7 @@ class Check:
             return self._made
         if not _is_array(out):
             raise DTypeError(self._no_array(name, out))
+        self._located(name, out)
         if out.shape != shape:
             raise ShapeError(f"[{self.op}] {name}: expected shape {shape}, got {out.shape}")
         if out.dtype != dtype:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from starlette.requests import Request
 
@@ -62,8 +63,8 @@ async def start_chat(
                 is_stream=needs_stream(prepared.form, is_stream=is_stream),
             )
         except RequestError as error:
-            refusal = error
-            raise await llm.run_input(lambda: form_error(refusal, chat, prepared.form)) from error
+            named = partial(form_error, error, chat, prepared.form)
+            raise await llm.run_input(named) from error
     except (RequestError, WireException) as error:
         raise renamed(renamed(error, _names(chat)), names or {}) from error
     return Generation(

@@ -19,6 +19,7 @@ class CallObject:
         name: the function's name once it was read.
         is_done: the object has ended.
         is_broken: this is no such object; a broken object reads nothing more.
+        is_told: whether the client was told of the call, for the parser that reads it to set.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class CallObject:
         self._raw: list[str] = []
         self.is_done = False
         self.is_broken = False
+        self.is_told = False
         self.has_arguments = False
         self._step: Callable[[str], None] = self._before
         self._text: list[str] = []
@@ -48,6 +50,11 @@ class CallObject:
     def has_begun_arguments(self) -> bool:
         """Whether some of the arguments were read, or there are none."""
         return self.is_done or self.has_arguments or bool(self._ready)
+
+    @property
+    def is_in_arguments(self) -> bool:
+        """Whether the client was told of the call, and not yet all of its arguments."""
+        return self.is_told and not self.has_arguments
 
     def read(self, text: str) -> int:
         """Read a text up to the end of the object; return how many characters were read."""

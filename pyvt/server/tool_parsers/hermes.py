@@ -16,38 +16,32 @@ class HermesParser(TriggeredParser):
     def __init__(self, tools: ToolSchemas) -> None:
         super().__init__(tools)
         self._call: CallObject | None = None
-        self._has_started = False
         self._raw = ""
 
     @property
     def is_in_arguments(self) -> bool:
         """Whether a call was told whose arguments have not ended; ask before ``finish``."""
-        call = self._call
-        return call is not None and self._has_started and not call.has_arguments
+        return self._call is not None and self._call.is_in_arguments
 
     def _begin(self, trigger: str) -> None:
         self._raw = trigger
-        self._next_call()
-
-    def _next_call(self) -> None:
         self._call = CallObject()
-        self._has_started = False
 
     def _inside(self) -> bool:
         return self._after() if self._call is None else self._read(self._call)
 
     def _read(self, call: CallObject) -> bool:
         self._buffer = self._buffer[call.read(self._buffer) :]
-        if call.name is not None and not self._has_started:
-            self._has_started = True
+        if call.name is not None and not call.is_told:
+            call.is_told = True
             self._start_call(call.name)
-        if self._has_started:
+        if call.is_told:
             self._arguments(call.take_arguments())
         if call.is_done:
             self._call = None
             return True
         if call.is_broken:
-            if self._has_started:
+            if call.is_told:
                 self._call = None
             else:
                 self._give_back(self._raw + call.raw)
@@ -66,13 +60,13 @@ class HermesParser(TriggeredParser):
         if self._buffer[0] in "{,":
             self._buffer = self._buffer.removeprefix(",")
             self._raw = ""
-            self._next_call()
+            self._call = CallObject()
             return True
         self._leave()
         return True
 
     def _cut(self) -> None:
-        if self._call is not None and not self._has_started:
+        if self._call is not None and not self._call.is_told:
             self._give_back(self._raw + self._call.raw)
         else:
             self._buffer = ""

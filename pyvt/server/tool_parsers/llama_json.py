@@ -22,14 +22,12 @@ class LlamaJsonParser:
         self._buffer = ""
         self._call: CallObject | None = None
         self._lead = ""
-        self._has_started = False
         self._is_content = False
 
     @property
     def is_in_arguments(self) -> bool:
         """Whether a call was told whose arguments have not ended; ask before ``finish``."""
-        call = self._call
-        return call is not None and self._has_started and not call.has_arguments
+        return self._call is not None and self._call.is_in_arguments
 
     def push(self, text: str) -> list[Event]:
         """Add text; return what is certain now."""
@@ -43,7 +41,7 @@ class LlamaJsonParser:
         """Return what was held back: the text has ended."""
         left = self._buffer
         if self._call is not None:
-            left = "" if self._has_started else self._lead + self._call.raw + left
+            left = "" if self._call.is_told else self._lead + self._call.raw + left
         elif self.num_calls:
             left = left.strip(_BETWEEN)
         self._buffer, self._call = "", None
@@ -65,7 +63,6 @@ class LlamaJsonParser:
             self._lead = self._buffer[: len(self._buffer) - len(seen)]
             self._buffer = seen
             self._call = CallObject()
-            self._has_started = False
             return True
         if not seen or TAG.startswith(seen):
             return False
@@ -74,18 +71,18 @@ class LlamaJsonParser:
 
     def _read(self, call: CallObject, events: list[Event]) -> bool:
         self._buffer = self._buffer[call.read(self._buffer) :]
-        if not self._has_started and call.name in self.tools and call.has_begun_arguments:
-            self._has_started = True
+        if not call.is_told and call.name in self.tools and call.has_begun_arguments:
+            call.is_told = True
             assert call.name is not None, "a name of the tools is a name"
             events.append(CallStart(self.num_calls, call.name))
             self.num_calls += 1
-        if self._has_started:
+        if call.is_told:
             text = call.take_arguments()
             if text:
                 events.append(CallArguments(self.num_calls - 1, text))
         if not (call.is_done or call.is_broken):
             return False
-        if not self._has_started:
+        if not call.is_told:
             self._buffer = self._lead + call.raw + self._buffer
             self._is_content = True
         self._call = None

@@ -21,7 +21,6 @@ class MistralParser(TriggeredParser):
     def __init__(self, tools: ToolSchemas) -> None:
         super().__init__(tools)
         self._call: CallObject | None = None
-        self._has_started = False
         self._is_array = False
         self._is_first = True
         self._raw = ""
@@ -29,8 +28,7 @@ class MistralParser(TriggeredParser):
     @property
     def is_in_arguments(self) -> bool:
         """Whether a call was told whose arguments have not ended; ask before ``finish``."""
-        call = self._call
-        return call is not None and self._has_started and not call.has_arguments
+        return self._call is not None and self._call.is_in_arguments
 
     def _begin(self, trigger: str) -> None:
         self._raw = trigger
@@ -55,7 +53,6 @@ class MistralParser(TriggeredParser):
     def _next_of_array(self, seen: str) -> bool:
         if seen[0] == "{":
             self._buffer = seen
-            self._has_started = False
             self._call = CallObject()
             return True
         if seen[0] == "," and not self._raw:
@@ -78,22 +75,23 @@ class MistralParser(TriggeredParser):
             self._give_back(self._raw)
             return True
         self._buffer = self._buffer[at + (len(ARGS) if word == ARGS else 0) :]
-        self._has_started, self._raw = True, ""
+        self._raw = ""
         self._start_call(name)
         self._call = CallObject.of_arguments(name)
+        self._call.is_told = True
         return True
 
     def _read(self, call: CallObject) -> bool:
         self._buffer = self._buffer[call.read(self._buffer) :]
-        if call.name is not None and not self._has_started:
-            self._has_started = True
+        if call.name is not None and not call.is_told:
+            call.is_told = True
             self._start_call(call.name)
-        if self._has_started:
+        if call.is_told:
             self._arguments(call.take_arguments())
         if not (call.is_done or call.is_broken):
             return False
         self._call = None
-        if not self._has_started:
+        if not call.is_told:
             self._give_back(self._raw + call.raw)
         elif not self._is_array:
             self._leave()
@@ -101,7 +99,7 @@ class MistralParser(TriggeredParser):
         return True
 
     def _cut(self) -> None:
-        if self._call is not None and self._has_started:
+        if self._call is not None and self._call.is_told:
             self._buffer = ""
         elif self._raw:
             self._give_back(self._raw + ("" if self._call is None else self._call.raw))
