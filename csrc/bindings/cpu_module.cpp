@@ -64,6 +64,9 @@ PYBIND11_MODULE(_native, m) {
   m.def("packed_bytes", &cpu::packed_bytes, "Bytes of the tiles, -1 where nothing packs them.");
 
   m.def("isa", [] { return cpu::kernels().isa; }, "Name of the kernel table in use.");
+  m.def(
+      "multiplies_bf16", [] { return cpu::kernels().floats[1].pairs[0] != nullptr; },
+      "Whether products of bf16 take two columns at once, so that they beat those of f32.");
   m.def("isa_names", &cpu::isa_names, "Levels that can be used, best first.");
   m.def("use_isa", &cpu::use_isa, py::arg("name"), "Switch the kernel table; for tests.");
   m.def("num_threads", &cpu::num_threads, "Threads of a parallel region.");
@@ -81,6 +84,7 @@ PYBIND11_MODULE(_native, m) {
         py::dict rates;
         rates["read"] = limits.read;
         rates["fma_f32"] = limits.fma_f32;
+        rates["bf16"] = limits.bf16;
         rates["int8_signed"] = limits.int8_signed;
         rates["int8"] = limits.int8;
         rates["int16"] = limits.int16;

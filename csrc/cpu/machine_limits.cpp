@@ -93,6 +93,7 @@ constexpr int64_t kTurns = 1 << 20;
   "vpmaddubsw %%ymm14,%%ymm15,%%ymm12\n" \
   "vpaddw %%ymm12,%%ymm" #k ",%%ymm" #k "\n"
 #define PYVT_FMA_WIDE(k) "vfmadd231ps %%zmm14,%%zmm15,%%zmm" #k "\n"
+#define PYVT_BF16_WIDE(k) "vdpbf16ps %%zmm14,%%zmm15,%%zmm" #k "\n"
 #define PYVT_SIGNED_WIDE(k)          \
   "vpxord %%zmm13,%%zmm14,%%zmm12\n" \
   "vpdpbusd %%zmm12,%%zmm15,%%zmm" #k "\n"
@@ -113,6 +114,7 @@ PYVT_LOOP(int8_loop, PYVT_INT8)
 PYVT_LOOP(int16_loop, PYVT_INT16)
 PYVT_LOOP(int4_loop, PYVT_INT4)
 PYVT_LOOP(wide_fma_loop, PYVT_FMA_WIDE)
+PYVT_LOOP(wide_bf16_loop, PYVT_BF16_WIDE)
 PYVT_LOOP(wide_signed_loop, PYVT_SIGNED_WIDE)
 PYVT_LOOP(wide_int8_loop, PYVT_INT8_WIDE)
 PYVT_LOOP(wide_int16_loop, PYVT_INT16_WIDE)
@@ -134,10 +136,14 @@ bool runs_avx512() {
 #endif
 }
 
+bool multiplies_bf16() { return runs_avx512() && kernels().floats[1].pairs[0] != nullptr; }
+
 void measure_loops(const Loops& loops, int repetitions, MachineLimits& limits) {
-  // A lane takes a product of f32, four of bytes or two of s16, and their sum.
+  // A lane takes a product of f32, four of bytes or two of s16 or bf16, and their sum.
   const double lane_steps = 10.0 * kTurns * loops.lanes;
   limits.fma_f32 = rate(repetitions, lane_steps * 2, loops.fma_f32);
+  limits.bf16 =
+      multiplies_bf16() ? rate(repetitions, lane_steps * 4, wide_bf16_loop) : limits.fma_f32;
   limits.int8_signed = rate(repetitions, lane_steps * 8, loops.int8_signed);
   limits.int8 = rate(repetitions, lane_steps * 8, loops.int8);
   limits.int16 = rate(repetitions, lane_steps * 4, loops.int16);

@@ -12,6 +12,7 @@ namespace pyvt::cpu {
 struct MachineLimits {
   double read;         // a plain read of memory that no cache holds
   double fma_f32;      // vfmadd231ps
+  double bf16;         // the same; vdpbf16ps where products of bf16 take pairs
   double int8_signed;  // i8 · i8: vpsignb, vpmaddubsw, vpmaddwd, vpaddd; vpxord, vpdpbusd
   double int8;         // u8 · i8: vpmaddubsw, vpmaddwd, vpaddd; vpdpbusd
   double int16;        // vpmaddwd, vpaddd; vpdpwssd

@@ -57,6 +57,9 @@ constexpr size_t float_step(int64_t num_rows) {
   return num_rows >= 4 ? 3 : static_cast<size_t>(num_rows - 1);
 }
 
+// Rows of bf16 that a kernel of pairs takes at once.
+constexpr int64_t kPairSteps[] = {1, 2, 4, 8};
+
 // One block format. A format without integer codes has no `direct` and `panel`: its products are
 // those of what `decode_tile` gives. `out` is [rows][ldo] f32, 16 outputs a row. Every kernel gives
 // an output the same bits: blocks in order of columns, an exact integer dot, then fma into one f32
@@ -146,6 +149,11 @@ struct FloatFormat {
 
   // The tile as f32 [num_cols][16]; null for f32, whose tile is that already.
   void (*unpack_panel)(const uint8_t* tile, int64_t num_cols, float* panel);
+
+  // The same as `direct` of kPairSteps rows in the dtype of the weight, two columns at once; null
+  // where the CPU has no such products.
+  void (*pairs[std::size(kPairSteps)])(const uint8_t* tile, int64_t num_cols, const uint16_t* x,
+                                       int64_t ldx, float* out, int64_t ldo, bool is_first);
 };
 
 }  // namespace pyvt::cpu

@@ -172,7 +172,7 @@ def peers(
         samples = testing.measure(
             engines, workloads, repeats=repeats, is_busy_measured=not no_busy, report=say
         )
-        cost = testing_module("model_cost").ModelCost.of(path)
+        cost = testing_module("model_cost").ModelCost.of(path, samples.dtype)
         run = report.PeersRun(model=model, path=path, cost=cost, threads=count, samples=samples)
         rows += run.rows()
         records.append((f"peers-{_stem(model)}", run.record(command_line(), root, dtype)))

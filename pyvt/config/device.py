@@ -45,7 +45,8 @@ class DeviceConfig:
     dtype: str = field(
         default="auto",
         metadata={
-            "help": "dtype of activations; auto: f32",
+            "help": "dtype of activations; auto: f32, or bf16 where weights are, the CPU "
+            "multiplies such as they are, and act is not none",
             "choices": ("auto", *COMPUTE_DTYPES, *LONG_DTYPES),
         },
     )

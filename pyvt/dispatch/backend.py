@@ -102,6 +102,7 @@ class Backend:
     """One backend: its name; its packer, recorder, setter of threads and device where it has them.
 
     A backend with a ``device`` computes on tensors that are there; others on host arrays.
+    ``multiplies_bf16`` tells whether products of bf16 are faster than those of f32.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Backend:
     make_plan: Callable[[], Plan] | None = None
     set_num_threads: Callable[[int], None] | None = None
     device: Device | None = None
+    multiplies_bf16: Callable[[], bool] | None = None
 
 
 _BACKENDS: dict[str, Backend] = {}

@@ -17,7 +17,7 @@ from pyvt.config.cache import (
     token_specs,
     with_kv_dtype,
 )
-from pyvt.config.device import auto_act, auto_kv_dtype
+from pyvt.config.device import DeviceConfig, auto_act, auto_kv_dtype
 from pyvt.config.model import ModelConfig
 from pyvt.config.speculative import MTP_METHOD
 from pyvt.dispatch.backend import Device, backend_named
@@ -27,7 +27,7 @@ from pyvt.log import get_logger
 from pyvt.models.registry import model_class, model_config
 from pyvt.quant import WeightSettings
 from pyvt.tensor.cores import num_usable_cores
-from pyvt.tensor.dtype import SCALED_BLOCKS, dtype_named
+from pyvt.tensor.dtype import BF16, SCALED_BLOCKS, dtype_named
 from pyvt.tensor.memory import available_host_bytes
 from pyvt.weights.loader import decide_expand
 from pyvt.weights.resolve import ModelFiles
@@ -156,6 +156,25 @@ def _auto_backend(dtype: str) -> str:
     return REFERENCE_BACKEND if dtype == "f64" else best_backend()
 
 
+def _auto_dtype(device: DeviceConfig, files: ModelFiles) -> str:
+    """Return what dtype ``auto`` stands for: f32, or bf16 where that is faster and is asked for.
+
+    That is where most of the matrices are bf16, a host backend multiplies such as they are, and
+    ``act`` leaves open whether activations are rounded.
+    """
+    infos = [files.source.info(name) for name in files.source.names()]
+    matrices = [info for info in infos if len(info.shape) > 1]
+    in_bf16 = sum(info.size for info in matrices if info.dtype is BF16)
+    if device.act == "none" or 2 * in_bf16 <= sum(info.size for info in matrices):
+        return DEFAULT_DTYPE
+    name = best_backend() if device.backend == "auto" else device.backend
+    if name not in backends.available():
+        return DEFAULT_DTYPE
+    backends.load(name)
+    multiplies_bf16 = backend_named(name).multiplies_bf16
+    return BF16.name if multiplies_bf16 is not None and multiplies_bf16() else DEFAULT_DTYPE
+
+
 def device_of(name: str) -> Device | None:
     """Return the device of a backend, None for one that computes on host arrays."""
     if name not in backends.DEVICE_BACKENDS:
@@ -217,7 +236,7 @@ def plan(
     """
     shape = _with_wanted_head(model_config(files), config)
     device = config.device
-    dtype = DEFAULT_DTYPE if device.dtype == "auto" else device.dtype
+    dtype = _auto_dtype(device, files) if device.dtype == "auto" else device.dtype
     backend = _auto_backend(dtype) if device.backend == "auto" else device.backend
     given = free_bytes if measured is None else measured.free_bytes
     free = _free_bytes(backend, config) if given is None else given
@@ -249,7 +268,7 @@ def plan(
     left = max(0, free - weight_bytes - activation_bytes)
     caps = Caps(
         backends=_usable(backend),
-        dtype=DEFAULT_DTYPE,
+        dtype=dtype,
         num_cores=num_usable_cores(),
         max_position_embeddings=shape.max_position_embeddings,
         kv_specs=specs,

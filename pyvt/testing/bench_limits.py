@@ -15,9 +15,9 @@ LOOPS = {
 OTHER_LOOP = "int8"
 
 
-def loop_of(name: str) -> str:
-    """Return the loop of a weight format."""
-    return LOOPS.get(name, OTHER_LOOP)
+def loop_of(name: str, dtype: str = "f32") -> str:
+    """Return the loop of a weight format with activations of a dtype."""
+    return "bf16" if name == dtype == "bf16" else LOOPS.get(name, OTHER_LOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Limits:
     read: float
     loops: dict[str, float]
 
-    def of_format(self, name: str) -> float:
-        """Return GOP/s of the loop of a format."""
-        return self.loops[loop_of(name)]
+    def of_format(self, name: str, dtype: str = "f32") -> float:
+        """Return GOP/s of the loop of a format with activations of a dtype."""
+        return self.loops[loop_of(name, dtype)]
 
 
 def measure_limits(repetitions: int = 3) -> Limits | None:

@@ -67,7 +67,7 @@ class OfflineRun:
             model=self.model,
             model_id=file_sha256(self.path),
             backend="cpu",
-            dtype="f32",
+            dtype=self.samples.dtype,
             prompt_tokens=512,
             new_tokens=16,
             concurrency=16,
@@ -145,7 +145,7 @@ def run_offline(
     return OfflineRun(
         model=model,
         path=path,
-        cost=ModelCost.of(path),
+        cost=ModelCost.of(path, samples.dtype),
         threads=threads,
         samples=samples,
         reference=reference,

@@ -12,7 +12,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.mathutil import cdiv
 from pyvt.ops.packed_layouts import LAYOUTS
-from pyvt.tensor.dtype import DTYPES, DType
+from pyvt.tensor.dtype import BF16, DTYPES, F32, DType
 from pyvt.tensor.packed_tensor import PackedTensor
 from pyvt.testing.bench_case import Array, BenchCase, Call, packed_weight
 from pyvt.testing.bench_limits import loop_of
@@ -37,6 +37,8 @@ def bench_cases() -> Iterator[BenchCase]:
     for name in LAYOUTS:
         for num_rows in (1, 4, 16, 256):
             yield _product(name, num_rows)
+    for num_rows in (1, 4, 16, 256):
+        yield _product("bf16", num_rows, BF16)
     for num_reqs, query_len, seq_len in ((1, 1, 128), (1, 1, 512), (16, 1, 512), (1, 512, 512)):
         for kv_dtype in ("f32", "f16", "fp8_e4m3"):
             yield _attention(num_reqs, query_len, seq_len, DTYPES[kv_dtype])
@@ -52,7 +54,7 @@ def bench_cases() -> Iterator[BenchCase]:
         yield from sampler_cases(num_rows)
 
 
-def _product(name: str, num_rows: int) -> BenchCase:
+def _product(name: str, num_rows: int, of_x: DType = F32) -> BenchCase:
     dtype = DTYPES[name]
     weight_bytes = INNER * dtype.row_bytes(HIDDEN)
 
@@ -64,18 +66,18 @@ def _product(name: str, num_rows: int) -> BenchCase:
             for _ in range(count - 1)
         ]
         turns = itertools.cycle(copies)
-        x = rng.standard_normal((num_rows, HIDDEN), np.float32)
-        out = np.empty((num_rows, INNER), np.float32)
+        x = rng.standard_normal((num_rows, HIDDEN), np.float32).astype(of_x.numpy)
+        out = np.empty((num_rows, INNER), of_x.numpy)
         act = "q8" if dtype.is_block and dtype.has_codes else "none"
         return lambda: ops.packed_linear(x, next(turns), act=act, out=out)
 
     return BenchCase(
         op="packed_linear",
-        case=f"{name} {INNER}x{HIDDEN} M={num_rows}",
+        case=f"{name} {INNER}x{HIDDEN} M={num_rows}" + ("" if of_x is F32 else f" x={of_x}"),
         make=make,
-        num_bytes=weight_bytes + 4 * num_rows * (HIDDEN + INNER),
+        num_bytes=weight_bytes + of_x.block_bytes * num_rows * (HIDDEN + INNER),
         num_ops=2 * num_rows * HIDDEN * INNER,
-        loop=loop_of(name),
+        loop=loop_of(name, of_x.name),
     )
 
 

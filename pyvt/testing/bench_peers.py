@@ -191,6 +191,7 @@ class Samples:
 
     Attributes:
         names: what each engine calls itself.
+        dtype: that of pyvt's activations.
         seconds: of a step, by engine and workload, one a repetition.
         busy: the same beside a busy neighbour.
         limits: one a repetition; empty without the native backend.
@@ -199,6 +200,7 @@ class Samples:
     """
 
     names: dict[str, str] = field(default_factory=dict)
+    dtype: str = "f32"
     seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     busy: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     limits: list[Limits] = field(default_factory=list)
@@ -290,6 +292,7 @@ def measure(
             peers[name] = Peer(name, command, errors)
             stack.callback(peers[name].close)
         samples.names = {name: peer.ready["name"] for name, peer in peers.items()}
+        samples.dtype = peers[PYVT].ready["dtype"]
         report(f"{', '.join(samples.names.values())}: loaded")
         _repeat(peers, workloads, {})
         for i in range(repeats):

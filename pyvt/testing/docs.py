@@ -197,8 +197,9 @@ def performance_page(root: Path) -> str:
         "is the median over repetitions, ± half its range. A share is of a limit of the same run:\n"
         "for decode a plain read of memory, else the multiply-add loop of the weight format\n"
         "(`csrc/cpu/machine_limits.cpp`). Tokens/s move with the machine; ratios are the claim.\n"
-        "pyvt samples greedily, the peers sample nothing. A record that is taken anew is compared\n"
-        "with the one before: what fell by more than both vary stands under Fallen.\n\n"
+        "pyvt samples greedily, the peers sample nothing; each has written its cache once before.\n"
+        "A record that is taken anew is compared with the one before: what fell by more than both\n"
+        "vary stands under Fallen.\n\n"
         f"Taken on: {performance.machine_line(every) or 'nothing yet'}.\n"
     )
     missing = performance.missing_models(by_kind["peers-"])

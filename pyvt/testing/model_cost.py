@@ -25,16 +25,18 @@ class ModelCost:
             that a token gets.
         layer_ops: operations of a token in the layers, by format; a multiply and an add are two.
         head_ops: those of a row of logits.
+        dtype: that of activations.
     """
 
     file_bytes: int
     step_bytes: int
     layer_ops: Counter[str] = field(default_factory=Counter)
     head_ops: Counter[str] = field(default_factory=Counter)
+    dtype: str = "f32"
 
     @classmethod
-    def of(cls, path: str | Path) -> "ModelCost":
-        """Return the cost of the model at a path, from its headers."""
+    def of(cls, path: str | Path, dtype: str = "f32") -> "ModelCost":
+        """Return the cost of the model at a path, from its headers, for activations of a dtype."""
         files = open_model(path)
         try:
             config = model_config(files)
@@ -51,6 +53,7 @@ class ModelCost:
                 for info in matrices
                 if info.name != _EMBEDDING or is_tied
             ),
+            dtype=dtype,
         )
         for info in matrices:
             if info.name == head:
@@ -68,7 +71,7 @@ class ModelCost:
     ) -> float:
         """Return the share of the formats' multiply-add loops that these seconds reached."""
         least_s = sum(
-            count * ops / (limits.of_format(name) * 1e9)
+            count * ops / (limits.of_format(name, self.dtype) * 1e9)
             for count, by_format in ((num_tokens, self.layer_ops), (num_logits, self.head_ops))
             for name, ops in by_format.items()
         )

@@ -29,6 +29,7 @@ if backends.why_not("cpu") is None:
 else:
     ISAS, NATIVE = ["none"], ["f32"]
 
+BF16 = ml_dtypes.bfloat16
 PLAIN = [name for name in NATIVE if not DTYPES[name].is_block]
 # Every step of rows of direct and panel kernels, one and several blocks of rows.
 NUM_ROWS = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 64, 263, 265, 600)
@@ -114,6 +115,31 @@ def test_row_has_the_same_bits_in_any_batch_on_any_threads(name: str, act: str, 
             np.testing.assert_array_equal(got.view("u4"), want[-num_rows:].view("u4"))
         got = unpacked_linear(x[-num_rows:], weight, bias, act)
         np.testing.assert_array_equal(got.view("u4"), want[-num_rows:].view("u4"))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("columns", [0, 1, 2, 255, 1035])
+def test_rows_of_bf16_have_the_same_bits_in_any_batch_and_layout(isa: str, columns: int) -> None:
+    _native.use_isa(isa)
+    rng = np.random.default_rng(8)
+    weight = make_weight(rng, DTYPES["bf16"], 37, columns) if columns else np.zeros((37, 0), BF16)
+    packed, bias = ops.prepack_weight(weight), rng.standard_normal(37).astype(BF16)
+    x = rng.standard_normal((300, columns)).astype(BF16)
+    x[1, columns // 2 :] = np.nan
+
+    want = np.concatenate([ops.packed_linear(row[None], packed, bias) for row in x]).view("u2")
+
+    apart = np.zeros((300, columns, 2), BF16)
+    apart[:, :, 1] = x
+    for num_rows in (2, 3, 7, 8, 9, 41, 265, 300):
+        for rows in (x[:num_rows], apart[:num_rows, :, 1]):
+            got = ops.packed_linear(rows, packed, bias)
+            np.testing.assert_array_equal(got.view("u2"), want[:num_rows])
+        got = ops.linear(x[:num_rows], weight, bias)
+        np.testing.assert_array_equal(got.view("u2"), want[:num_rows])
+    if columns:
+        assert np.isnan(want.view(BF16)[1].astype(np.float32)).all()
+        assert np.isfinite(np.delete(want.view(BF16), 1, 0).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("name", PLAIN)

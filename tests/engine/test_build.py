@@ -17,6 +17,7 @@ from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.kv_tier import MemoryConnector
 from pyvt.llm import LLM
 from pyvt.sampling_params import SamplingParams
+from pyvt.testing.shape_models import ShapeModel
 from pyvt.weights.resolve import open_model
 from tests.engine.engine_backend import NAMES, needs
 from tests.engine.tiny_model import CONFIG, EOS_TEXT, write_tiny_model
@@ -243,6 +244,36 @@ def test_build_auto_is_the_native_backend_where_it_loads(
         ("cpu", "q8"),
         ("numpy", "none"),
     ]
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("dtype", "act", "multiplies_bf16", "want"),
+    [
+        ("bf16", "auto", True, "bf16"),
+        ("bf16", "q8", True, "bf16"),
+        ("bf16", "none", True, "f32"),
+        ("bf16", "auto", False, "f32"),
+        ("f32", "auto", True, "f32"),
+    ],
+)
+def test_plan_auto_dtype_is_bf16_where_weights_are_and_products_of_it_are_faster(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    act: str,
+    multiplies_bf16: bool,
+    want: str,
+) -> None:
+    monkeypatch.setenv("PYVT_HOME", str(tmp_path))
+    own = Backend(name="cpu", multiplies_bf16=lambda: multiplies_bf16)
+    monkeypatch.setattr(memory_plan, "backend_named", lambda name: own)
+    path = ShapeModel.named(f"shape:tiny:{dtype}").gguf()
+
+    planned = plan(engine_config(str(path), backend="cpu", act=act), open_model(path))
+
+    assert planned.config.device.dtype == want
+    assert planned.kv_specs[0].dtype.name == ("f16" if want == "f32" and act != "none" else want)
 
 
 @pytest.mark.usefixtures("own_answer")

@@ -83,7 +83,7 @@ def test_products_of_every_format_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = list(time_ops("cpu", only=["16x256 M=4"], repeats=1, has_reference=False))
 
-    assert [timing.case.case.split()[0] for timing in found] == list(LAYOUTS)
+    assert [timing.case.case.split()[0] for timing in found] == [*LAYOUTS, "bf16"]
     assert {timing.kernel for timing in found} == {"native"}
 
 
@@ -122,7 +122,7 @@ def test_cases_cover_the_formats_and_have_a_cost() -> None:
 
     assert len({(case.op, case.case) for case in cases}) == len(cases)
     assert all(case.num_bytes > 0 for case in cases)
-    assert {case.loop for case in cases if case.loop} <= set(LOOPS.values())
+    assert {case.loop for case in cases if case.loop} <= {*LOOPS.values(), "bf16"}
 
 
 @pytest.mark.native

@@ -25,7 +25,7 @@ from pyvt.testing.record import RunRecord
 SCRIPT = """
 import json, sys
 step_s, size = float(sys.argv[1]), int(sys.argv[2])
-print(json.dumps({"name": f"engine {step_s}", "load_s": 0.1}), flush=True)
+print(json.dumps({"name": f"engine {step_s}", "load_s": 0.1, "dtype": "f32"}), flush=True)
 for line in sys.stdin:
     ask = json.loads(line)
     answers = {
@@ -119,6 +119,13 @@ def test_limits_know_the_loop_of_a_format() -> None:
     limits = Limits(read=1.0, loops={"int4": 5.0, "int8": 3.0})
 
     assert [limits.of_format(name) for name in ("q4_k", "iq3_s")] == [5.0, 3.0]
+
+
+def test_limits_know_the_loop_of_bf16_by_the_dtype_of_activations() -> None:
+    limits = Limits(read=1.0, loops={"fma_f32": 2.0, "bf16": 4.0})
+
+    assert [limits.of_format("bf16", dtype) for dtype in ("f32", "bf16")] == [2.0, 4.0]
+    assert limits.of_format("f32", "bf16") == 2.0
 
 
 def test_engine_without_its_python_is_refused_by_name() -> None:

@@ -48,8 +48,9 @@ class Product {
                "out: wrong shape");
     PYVT_CHECK(op, !is_q8 || tiles.format.takes_codes(),
                "act: q8 needs a weight in blocks with integer codes");
-    is_in_place_ =
-        !is_q8 && x.dtype == DType::kF32 && x.is_dense(1) && (x.rank <= 2 || x.is_dense());
+    takes_pairs_ = tiles.format.takes_pairs(x.dtype);
+    is_in_place_ = !is_q8 && (x.dtype == DType::kF32 || takes_pairs_) && x.is_dense(1) &&
+                   (x.rank <= 2 || x.is_dense());
     rows_.ldx = x.rank == 2 ? x.stride[0] : tiles.num_cols;
     if (bias.has_value()) read_bias(op, bias);
   }
@@ -63,6 +64,8 @@ class Product {
       num_rows_ = (block + 1 == num_blocks ? next : next / kRowSteps * kRowSteps) - first_row_;
       if (product_.is_q8()) {
         quantize();
+      } else if (takes_pairs_) {
+        gather_pairs();
       } else {
         widen();
       }
@@ -106,6 +109,23 @@ class Product {
       for (int64_t m = begin; m < end; ++m) widen_row(first_row_ + m, wide + m * cols);
     });
     rows_.x = wide;
+  }
+
+  // Rows of bf16 as they lie, or side by side in scratch.
+  void gather_pairs() {
+    if (is_in_place_) {
+      rows_.pairs = static_cast<const uint16_t*>(from_.row(first_row_));
+      return;
+    }
+    const int64_t cols = rows_.ldx = tiles_.num_cols;
+    uint16_t* dense = scratch<uint16_t>(kActivations, num_rows_ * cols);
+    for (int64_t m = 0; m < num_rows_; ++m) {
+      const char* row = static_cast<const char*>(from_.row(first_row_ + m));
+      for (int64_t k = 0; k < cols; ++k) {
+        std::memcpy(dense + m * cols + k, row + k * from_stride_, sizeof *dense);
+      }
+    }
+    rows_.pairs = dense;
   }
 
   // Scratch holds the codes, then scales and sums; a strided row is widened first.
@@ -180,6 +200,7 @@ class Product {
   const DType x_dtype_;
   const int64_t item_bytes_;  // of out
   const TileProduct product_;
+  bool takes_pairs_ = false;  // x and the weight are bf16, multiplied by pairs of columns
   bool is_in_place_ = false;  // x is read where it lies
   void (*const finish_)(void*, int64_t, const float*, const float*, int64_t, int64_t);
   const WidenKernel widen_;

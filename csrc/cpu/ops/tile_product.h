@@ -52,16 +52,18 @@ void for_float_steps(int64_t num_rows, F&& f) {
   }
 }
 
-// Rows of f32 or of codes, as the product asks for.
+// Rows of f32, of the bits of bf16 or of codes, as the product asks for.
 struct ActivationRows {
   const float* x = nullptr;
   int64_t ldx = 0;
   Q8Rows q8 = {};
+  const uint16_t* pairs = nullptr;  // ldx apart
 
   // The rows from `m` on.
   ActivationRows from(int64_t m) const {
     ActivationRows rest = *this;
     if (x != nullptr) rest.x += m * ldx;
+    if (pairs != nullptr) rest.pairs += m * ldx;
     if (q8.q != nullptr) {
       rest.q8.q += m * q8.ldq;
       rest.q8.scales += m * q8.lds;
@@ -140,6 +142,10 @@ class TileProduct {
     for (int64_t k = 0; k == 0 || k < cols; k += step) {
       const int64_t count = std::min(step, cols - k);
       const uint8_t* words = tiles_.columns(tile, k, k + count, packed);
+      if (rows.pairs != nullptr) {
+        add_pairs(words, k, count, rows, num_rows, sums);
+        continue;
+      }
       if (is_direct || format.unpack_panel == nullptr) {
         add_words(words, k, count, rows, num_rows, sums);
         continue;
@@ -160,6 +166,16 @@ class TileProduct {
       const auto product = is_cached ? table_.float_panel[i] : format.direct[i];
       product(words, count, rows.x + m * rows.ldx + k, rows.ldx, sums + m * kTileRows, kTileRows,
               k == 0);
+    });
+  }
+
+  // Words of bf16, for rows of bf16.
+  void add_pairs(const uint8_t* words, int64_t k, int64_t count, const ActivationRows& rows,
+                 int64_t num_rows, float* sums) const {
+    const auto& pairs = tiles_.format.floats->pairs;
+    for_steps(kPairSteps, std::size(kPairSteps), num_rows, [&](size_t i, int64_t m) {
+      pairs[i](words, count, rows.pairs + m * rows.ldx + k, rows.ldx, sums + m * kTileRows,
+               kTileRows, k == 0);
     });
   }
 

@@ -33,6 +33,11 @@ struct TileFormat {
   // Whether there are kernels for activations in int8: the format's elements are small integers.
   bool takes_codes() const { return int8 != nullptr && int8->direct[0] != nullptr; }
 
+  // Whether there are kernels for activations in the dtype of the weight, two columns at once.
+  bool takes_pairs(DType of_x) const {
+    return of_x == DType::kBF16 && floats != nullptr && floats->pairs[0] != nullptr;
+  }
+
   // Bytes of the first `cols` columns of a tile, and of a row in a file.
   int64_t tile_bytes(int64_t cols) const {
     if (int8 != nullptr) return cols / int8->block_cols * int8->tile_block_bytes;

@@ -78,6 +78,7 @@ def register() -> None:
             prepack=_Packer(module),
             make_plan=module.Plan,
             set_num_threads=module.set_num_threads,
+            multiplies_bf16=module.multiplies_bf16,
         )
     )
     atexit.register(module.shutdown_threads)
