@@ -6,6 +6,7 @@ The only place that knows files, tokenizers, models, workers and the engine at o
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ from blake3 import blake3
 from pyvt import backends
 from pyvt.config import CacheGroup, EngineConfig, LayerSpec, StateSpec
 from pyvt.config.cache import Auto, cache_groups
+from pyvt.config.device import DeviceConfig
 from pyvt.config.model import ModelConfig, SamplingDefaults
 from pyvt.dispatch import use_backend
-from pyvt.dispatch.backend import selected_backend
+from pyvt.dispatch.backend import Backend, backend_named, selected_backend
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
 from pyvt.engine.llm_engine import LLMEngine
-from pyvt.engine.memory_plan import Measured, Plan, device_of, plan
+from pyvt.engine.memory_plan import Measured, Plan, best_backend, device_of, plan
 from pyvt.engine.output_processor import OutputProcessor
 from pyvt.errors import CheckpointError, ConfigError, RequestError
 from pyvt.kv_tier.connector import KVConnector
@@ -36,7 +38,7 @@ from pyvt.scheduler.block_hash import BlockHasher, Namespace
 from pyvt.scheduler.kv_cache_manager import KVCacheManager
 from pyvt.tensor.blas import set_blas_threads
 from pyvt.tensor.dtype import dtype_named
-from pyvt.tensor.memory import trim_heap
+from pyvt.tensor.memory import available_host_bytes, trim_heap
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.tokenizer import Tokenizer, gguf_tokenizer, hf_tokenizer
 from pyvt.weights.loader import Progress
@@ -55,6 +57,8 @@ log = get_logger(__name__)
 
 MakeConnector = Callable[[int, tuple[CacheGroup, ...]], KVConnector]
 
+# Of packed weights, taken from the system while headers are read.
+_RESERVED_BYTES = 128 << 20
 # Of each tensor, in the digest that tells checkpoints apart.
 _DIGESTED_BYTES = 1024
 
@@ -85,28 +89,9 @@ def build_engine(
     templates = None
     if config.chat_template is not None:
         templates = chat_template_file(Path(config.chat_template))
-    num_threads = config.device.threads
-    files = open_model(_path_of(config.model))
-    # A tokenizer takes as long as the weights, most of it with one core.
-    helper = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
-    try:
-        made = helper.submit(_tokenizer, files)
-        planned = plan(config, files)
-        log.info("plan %s", planned.summary())
-        if on_plan is not None:
-            on_plan(planned)
-        backends.load(planned.config.device.backend)
-        use_backend(planned.config.device.backend)
-        _set_threads(num_threads)
-        model, planned = _load(config, planned, files, progress)
-        config = planned.config
-        namespace = namespace_of(files, planned)
-        tokenizer = made.result()
-        # The tokenizer and the namespace have read of the file what the loader had let go of.
-        files.source.release()
-    finally:
-        helper.shutdown()
-        files.close()
+    files, loaded = _load_files(config, progress, on_plan)
+    model, planned, namespace, tokenizer = loaded
+    config = planned.config
     trim_heap()
     cache = _allocate(planned)
     size = config.cache.block_size
@@ -147,6 +132,58 @@ def _path_of(model: str) -> Path:
     from pyvt import hub
 
     return hub.obtain(model)
+
+
+def _load_files(
+    config: EngineConfig, progress: Progress | None, on_plan: Callable[[Plan], None] | None
+) -> tuple[ModelFiles, tuple[CausalLM, Plan, Namespace, Tokenizer]]:
+    """Return a model's files, closed, and what they gave."""
+    num_threads = config.device.threads
+    path = _path_of(config.model)
+    packs = _packing_backend(config.device)
+    with ExitStack() as stack:
+        if packs.prepack is not None:
+            stack.callback(packs.prepack.release_rest)
+        # A tokenizer takes as long as the weights, most of it with one core, and headers leave one
+        # without work.
+        helper = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="loading"))
+        # Told before any of it is taken.
+        free = None if packs.reserve is None else available_host_bytes()
+        room = helper.submit(_reserve, packs, path, free)
+        files = open_model(path)
+        stack.callback(files.close)
+        made = helper.submit(_tokenizer, files)
+        planned = plan(config, files, free_bytes=free)
+        log.info("plan %s", planned.summary())
+        if on_plan is not None:
+            on_plan(planned)
+        backends.load(planned.config.device.backend)
+        use_backend(planned.config.device.backend)
+        _set_threads(num_threads)
+        room.result()
+        model, planned = _load(config, planned, files, progress)
+        namespace = namespace_of(files, planned)
+        tokenizer = made.result()
+        # The tokenizer and the namespace have read of the file what the loader had let go of.
+        files.source.release()
+    return files, (model, planned, namespace, tokenizer)
+
+
+def _packing_backend(device: DeviceConfig) -> Backend:
+    """Return the record of the host backend that will lay weights out, an empty one for none."""
+    name = best_backend() if device.backend == "auto" else device.backend
+    if device.dtype == "f64" or name not in backends.available():
+        return Backend(name=name)
+    backends.load(name)
+    return backend_named(name)
+
+
+def _reserve(packs: Backend, path: Path, free_bytes: int | None) -> None:
+    """Take memory for the first packed weights of the files at a path, where there is plenty."""
+    if packs.reserve is not None and free_bytes is not None:
+        paths = [path] if path.is_file() else path.glob("*.safetensors")
+        file_bytes = sum(each.stat().st_size for each in paths)
+        packs.reserve(min(file_bytes, _RESERVED_BYTES, free_bytes // 8))
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -274,6 +275,23 @@ def test_plan_auto_dtype_is_bf16_where_weights_are_and_products_of_it_are_faster
 
     assert planned.config.device.dtype == want
     assert planned.kv_specs[0].dtype.name == ("f16" if want == "f32" and act != "none" else want)
+
+
+@pytest.mark.native
+def test_build_gives_back_what_it_reserved_where_the_files_are_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    packer = SimpleNamespace(release_rest=lambda: told.append("released"))
+    own = Backend(name="cpu", prepack=packer, reserve=told.append)  # type: ignore[arg-type]
+    monkeypatch.setattr(build, "backend_named", lambda name: own)
+    monkeypatch.setattr(build, "available_host_bytes", lambda: 8000)
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 2000)
+
+    with pytest.raises(CheckpointError):
+        build_engine(engine_config(str(tmp_path), backend="cpu"))
+
+    assert told == [1000, "released"]
 
 
 @pytest.mark.usefixtures("own_answer")

@@ -69,6 +69,36 @@ def test_rest_of_the_last_huge_page_is_given_back_and_the_buffers_stay() -> None
     assert not np.may_share_memory(arena.take(64), buffer)
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads what Linux tells of pages")
+def test_reserved_pages_are_there_for_the_next_buffers_and_the_rest_is_given_back() -> None:
+    arena = HostArena()
+
+    arena.reserve(70 << 20)
+    buffer = arena.take(8 << 20)
+
+    assert _resident_bytes(buffer.ctypes.data) >= 70 << 20
+    end = round_up(buffer.ctypes.data + buffer.nbytes, mmap.PAGESIZE)
+    buffer[...] = 3
+    arena.release_rest()
+    assert (buffer == 3).all()
+    assert _resident_bytes(end - 1) <= 10 << 20
+    assert _resident_bytes(end) == 0
+
+
+def test_reserved_pages_that_nobody_takes_are_freed() -> None:
+    arena = HostArena()
+    arena.reserve(1 << 20)
+    assert arena._pages is not None
+    pages: weakref.ref[object] = arena._pages
+    gc.collect()
+    assert pages() is not None
+
+    arena.release_rest()
+    gc.collect()
+
+    assert pages() is None
+
+
 def _resident_bytes(address: int) -> int:
     """Return the resident bytes of the mapping that holds an address."""
     is_found = False

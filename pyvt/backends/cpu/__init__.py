@@ -41,6 +41,10 @@ class _Packer:
             return self._pack(stack, parts[0].shape[1], is_stack=True)
         return self._pack([parts], sum(part.shape[0] for part in parts), is_stack=False)
 
+    def reserve(self, num_bytes: int) -> None:
+        """Take memory for tiles ahead; see ``HostArena``."""
+        self._arena.reserve(num_bytes)
+
     def release_rest(self) -> None:
         """Give back memory that was taken ahead."""
         self._arena.release_rest()
@@ -72,10 +76,12 @@ def register() -> None:
     for op, dtypes in module.OPS.items():
         candidate = Candidate(NAME, HOST, getattr(module, op), PRIORITY, supports_op(op, dtypes))
         register_kernel(op, candidate)
+    packer = _Packer(module)
     add_backend(
         Backend(
             name=NAME,
-            prepack=_Packer(module),
+            prepack=packer,
+            reserve=packer.reserve,
             make_plan=module.Plan,
             set_num_threads=module.set_num_threads,
             multiplies_bf16=module.multiplies_bf16,
