@@ -34,15 +34,17 @@ def serve() -> Iterator[Serve]:
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """A server that says the same bytes to everybody; yields its URL."""
+def answering(*answers: bytes) -> Iterator[str]:
+    """A server that says these bytes, to a client each, and no more; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def run() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
+            for answer in answers:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+            listening.close()
 
         thread = threading.Thread(target=run)
         thread.start()
