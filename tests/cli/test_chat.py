@@ -123,7 +123,7 @@ def test_chat_message_that_does_not_fit_is_dropped(
 
     result = run_command("chat", "-m", model, stdin=b"x" * 100 + b"\nshort\n")
 
-    assert (result.code, result.out) == (0, "Yes.\n")
+    assert (result.code, result.out) == (1, "Yes.\n")
     assert "context of 60" in result.err
     assert build.prompts == ["[user:short]"]
 
