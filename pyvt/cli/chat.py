@@ -3,7 +3,7 @@
 import atexit
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import click
@@ -22,13 +22,18 @@ from pyvt.cli.session import (
     sampling_options,
 )
 from pyvt.cli.terminal import MAX_INPUT, say, write_text
+from pyvt.config.model import SamplingDefaults
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.hub import storage
 from pyvt.sampling_params import SamplingParams
 
 MAX_TOKENS = 1024
 TEMPERATURE = 0.7
-DEFAULTS = {"max_tokens": MAX_TOKENS, "temperature": f"the model's own, else {TEMPERATURE}"}
+_PLAIN = replace(SamplingParams(), temperature=TEMPERATURE)
+DEFAULTS = {"max_tokens": MAX_TOKENS} | {
+    field.name: f"the model's own, else {getattr(_PLAIN, field.name)}"
+    for field in fields(SamplingDefaults)
+}
 PROMPT = ">>> "
 MORE = "... "
 QUOTES = '"""'
@@ -58,8 +63,8 @@ def chat(
 ) -> int:
     """Talk with a model. Sampling is what the model's own config asks for, unless an option says.
 
-    With --url the model is the server's, of the name --model where it is given, and so is how it
-    is run.
+    With --url the model is the server's, of the name --model where it is given; how it is run, and
+    what an option does not say of sampling, are the server's too.
 
     Ctrl-C stops the answer, not the program; /help lists what a line may be. Lines that are piped
     in are taken one by one; where one has no answer, the exit code is 1.

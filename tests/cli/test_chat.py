@@ -1,10 +1,14 @@
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
+import click
 import pytest
 
+from pyvt.cli.chat import chat
 from pyvt.cli.main import main
+from pyvt.config.model import SamplingDefaults
 from tests.cli.conftest import RunCommand
 from tests.cli.fake_llm import FakeBuild
 
@@ -148,3 +152,10 @@ def test_chat_with_a_model_without_a_template_is_refused(
 
     assert result.code == 2
     assert "pyvt generate --raw" in result.err
+
+
+def test_chat_help_says_which_settings_the_model_has_a_word_in() -> None:
+    options = {param.name: param for param in chat.params if isinstance(param, click.Option)}
+
+    for field in fields(SamplingDefaults):
+        assert "[default: the model's own, else " in str(options[field.name].help)
