@@ -261,8 +261,7 @@ def plan(
     )
     if measured is not None:
         # Tables of positions are among the weights, and rows of tokens lie on the host.
-        longest = measured.max_positions
-        caps = replace(caps, max_position_embeddings=longest, bytes_per_position=0)
+        caps = replace(caps, max_position_embeddings=measured.max_positions, bytes_per_position=0)
     resolved = resolve(config, caps)
     assert resolved.cache.num_blocks != "auto", "resolve leaves no auto"
     return Plan(
