@@ -1,6 +1,7 @@
 """Names by which other engines call something, and what to say to who brings one along.
 
-None of them is a second name here; an unknown name gets the hint, so nobody has to search.
+None of them is a second name here; an unknown name gets the hint, so nobody has to search. Only
+vLLM's names of parsers, which are values and not names of settings, are taken as they are.
 """
 
 import re
@@ -10,6 +11,10 @@ _ONE_DEVICE = "an engine runs on one device and takes no part of a model elsewhe
 _NO_CODE = "no code of a model is ever run; leave it out"
 _STRUCTURED = "use structured_outputs=StructuredOutputsParams({0}=…)"
 _NO_BEAMS = "beam search is not supported; n gives several sampled answers"
+_MODEL = "the model stands without an option: pyvt COMMAND MODEL"
+_NO_PROMPTS = (
+    "prompts are never logged; --disable-uvicorn-access-log leaves out the line of each request"
+)
 
 SETTINGS: Mapping[str, str] = {
     "tensor_parallel_size": _ONE_DEVICE,
@@ -28,6 +33,16 @@ SETTINGS: Mapping[str, str] = {
     "n_gpu_layers": "a model runs on one backend as a whole: backend='cuda' or backend='cpu'",
     "cache_type_k": "it is kv_cache_dtype here, for keys and values",
     "max_seq_len": "it is max_model_len here",
+    "num_gpu_blocks_override": "it is num_blocks here",
+    "speculative_config": "it is speculation here",
+    "enable_chunked_prefill": "long prompts are always prefilled in chunks; leave it out",
+    "generation_config": "sampling defaults are those of the model's files; leave it out",
+    "revision": "it is a part of the model's name: org/repo@revision",
+    "download_dir": "models lie in the folder that PYVT_HOME says",
+    "enable_lora": "adapters are not supported; merge them into the model's files",
+    "limit_mm_per_prompt": "models read text only; leave it out",
+    "guided_decoding_backend": "grammars have one implementation; leave it out",
+    "disable_log_stats": "statistics are never logged; leave it out",
 }
 SAMPLING: Mapping[str, str] = {
     "max_new_tokens": "it is max_tokens here",
@@ -64,10 +79,25 @@ COMMANDS: Mapping[str, str] = {
 }
 # Long names of these stand for settings and sampling as well, with dashes.
 OPTIONS: Mapping[str, str] = {
-    "-n": "llama.cpp's -n is --max-tokens, its -ngl is --backend",
+    "-n": "llama.cpp's -n is --max-tokens",
     "-c": "llama.cpp's -c is --max-model-len",
     "-p": "the prompt stands without an option, or comes from stdin",
     "-t": "llama.cpp's -t is --threads",
+    "-tp": _ONE_DEVICE,
+    "-pp": _ONE_DEVICE,
+    "-dp": _ONE_DEVICE,
+    "-ngl": "a model runs on one backend as a whole: --backend cuda or --backend cpu",
+    "-m": _MODEL,
+    "--model": _MODEL,
+    "--device": "it is --backend here",
+    "--enable-auto-tool-choice": "tool calls are found out from the chat template; leave it out",
+    "--enable-reasoning": "reasoning is found out from the chat template; leave it out",
+    "--uvicorn-log-level": "PYVT_LOG_LEVEL is the level of the log; leave it out",
+    "--root-path": "routes begin at /; let the proxy in front take its path away",
+    "--disable-log-requests": _NO_PROMPTS,
+    "--enable-log-requests": _NO_PROMPTS,
+    "--no-enable-log-requests": _NO_PROMPTS,
+    "--no-enable-chunked-prefill": "long prompts are always prefilled in chunks; leave it out",
     "-f": "a prompt may come from stdin: pyvt generate < FILE",
     "--prompt": "the prompt stands without an option, or comes from stdin",
     "--ctx-size": "it is --max-model-len here",
@@ -86,6 +116,18 @@ OPTIONS: Mapping[str, str] = {
     "--no-mmap": "files are mapped and read once; leave it out",
     "--hf-repo": "name the repository with --model",
     "--grammar-file": "it is --grammar here, which takes a file",
+}
+
+# Setting of the server → a parser's name in vLLM → what it is called here.
+PARSERS: Mapping[str, Mapping[str, str]] = {
+    "tool_call_parser": {
+        "qwen3_coder": "qwen_xml",
+        "qwen3_xml": "qwen_xml",
+        "llama3_json": "llama_json",
+        "llama4_json": "llama_json",
+        "llama4_pythonic": "pythonic",
+    },
+    "reasoning_parser": {"qwen3": "think", "deepseek_r1": "think"},
 }
 
 

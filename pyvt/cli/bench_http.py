@@ -1,7 +1,9 @@
 """``pyvt bench serve``: what clients of a server see, of pyvt or of any other with OpenAI's API."""
 
 import asyncio
+import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import pyvt
 from pyvt.cli.bench_output import command_line, tell, testing_module
 from pyvt.cli.bench_serving import HEADER, load_options, one_loop, rate_options
 from pyvt.cli.remote import RemoteServer
-from pyvt.cli.terminal import counting
-from pyvt.errors import ConfigError
+from pyvt.cli.terminal import counting, say
+from pyvt.errors import ConfigError, ServerError
 
 _WORDS = ("a", "the", "one", "day", "sun", "tree", "house", "water", "small", "green", "time")
+MAX_TOLD = 3  # different sentences of failed requests
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
@@ -49,11 +52,14 @@ def bench_serve(
     """Measure a server over HTTP, in an open loop at a rate, or in a closed one.
 
     Prompts are of --input-len words; the server tells how many tokens that are. Prints TTFT, TPOT,
-    ITL and E2EL by vLLM's names, and the throughput of requests and tokens.
+    ITL and E2EL by vLLM's names, the throughput of requests and tokens, and how many requests were
+    answered; why others were not is told. A first request, which is not counted, checks the server.
     """
     load = testing_module("serving_load")
     wanted = _percentiles(percentiles)
     run = one_loop(request_rate, arrival, concurrency, options["seed"])
+    if plot is not None:
+        _check_plot(plot)
     server = RemoteServer(url, api_key)
     prompts = [
         " ".join(_WORDS[number % len(_WORDS)] for number in ids)
@@ -71,11 +77,12 @@ def bench_serve(
         name = model or await server.model()
         body = {"model": name, "max_tokens": options["output_len"], "ignore_eos": True}
         ask = server_asker(server, endpoint, {**body, "temperature": 0})
-        await load.closed_loop(ask, prompts[:1], 1, lambda _: None)
+        await ask(prompts[0], time.perf_counter())
         with counting("requests", options["num_prompts"]) as advance:
             return name, await run(load, ask, prompts[1:], advance)
 
     name, result = asyncio.run(whole())
+    _tell_errors(result)
     figures = tuple(result.figures(wanted))
     record = _record(name, figures, concurrency or options["num_prompts"], options)
     rows = [(f.name, f"{f.median:,.2f}", f.unit, str(f.n)) for f in figures]
@@ -130,18 +137,46 @@ def _percentiles(text: str) -> tuple[float, ...]:
     return found
 
 
-def draw(result: Any, path: Path) -> None:
-    """Draw the distribution of each time.
+def _tell_errors(result: Any) -> None:
+    """Print the first of what the server said to requests that failed, each sentence once.
 
     Raises:
-        ConfigError: matplotlib, the extra ``plot``, is not there.
+        ServerError: all failed.
+    """
+    errors, count = result.errors, len(result.requests)
+    if errors and not result.completed:
+        raise ServerError(f"[bench] requests: all {count} failed, the first with {errors[0]}")
+    for error, number in list(Counter(errors).items())[:MAX_TOLD]:
+        say(f"{number} of {count} requests failed: {error}")
+
+
+def _check_plot(path: Path) -> None:
+    """Find out before a run whether its picture can be written.
+
+    Raises:
+        ConfigError: matplotlib, the extra ``plot``, is not there, or the path cannot be used.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            "[bench] plot: expected matplotlib; install it with pip install 'pyvt[plot]'"
+            "[bench] --plot: expected matplotlib; install it with pip install 'pyvt[plot]'"
         ) from error
+    known = Figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in known:
+        raise ConfigError(
+            f"[bench] --plot: expected a name that ends with .svg, .png or .pdf, got {str(path)!r}"
+        )
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(
+            f"[bench] --plot: expected a file in a folder that is there, got {str(path)!r}"
+        )
+
+
+def draw(result: Any, path: Path) -> None:
+    """Draw the distribution of each time; ``_check_plot`` has seen the path."""
+    from matplotlib.figure import Figure
+
     load = testing_module("serving_load")
     figure = Figure(figsize=(9, 5), layout="constrained")
     for axes, metric in zip(figure.subplots(2, 2).flat, load.METRICS, strict=True):

@@ -21,25 +21,41 @@ HEADER = ("figure", "value", "unit", "samples")
 def load_options(
     *, num_prompts: int, input_len: int, output_len: int, has_model: bool = True
 ) -> Callable[..., Any]:
-    """Return a decorator that gives a command the options of a load, with its defaults."""
+    """Return a decorator that gives a command the options of a load, with its defaults.
+
+    Without a model of its own a command knows no tokens, and its prompts are of words.
+    """
     count = click.IntRange(1)
+    unit = "tokens" if has_model else "words"
     options = (
         click.option("--num-prompts", type=count, default=num_prompts, show_default=True),
-        click.option("--input-len", type=count, default=input_len, show_default=True),
-        click.option("--output-len", type=count, default=output_len, show_default=True),
+        click.option(
+            "--input-len",
+            type=count,
+            default=input_len,
+            show_default=True,
+            help=f"{unit} of a prompt",
+        ),
+        click.option(
+            "--output-len",
+            type=count,
+            default=output_len,
+            show_default=True,
+            help="tokens of an answer",
+        ),
         click.option(
             "--dataset",
             type=click.Choice(("random", "shared-prefix")),
             default="random",
             show_default=True,
-            help="prompts of random tokens, or such that begin with the same ones",
+            help=f"prompts of random {unit}, or such that begin with the same ones",
         ),
         click.option(
             "--prefix-len",
             type=count,
             default=max(1, input_len // 2),
             show_default=True,
-            help="tokens that the prompts of shared-prefix share",
+            help=f"{unit} that the prompts of shared-prefix share",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="of prompts, arrivals"),
         json_option,
@@ -93,7 +109,8 @@ def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def latency(concurrency: int, **options: Any) -> int:
     """Measure what a client waits for, in a closed loop.
 
-    Prints mean, median and p99 of TTFT, TPOT, ITL and E2EL, and the throughput.
+    Prints mean, median and p99 of TTFT, TPOT, ITL and E2EL, the throughput, and how many requests
+    were answered.
     """
 
     async def run(load: Any, ask: Any, prompts: Any, advance: Any) -> Any:
@@ -108,8 +125,9 @@ def latency(concurrency: int, **options: Any) -> int:
 def throughput(request_rate: float, arrival: str, concurrency: int | None, **options: Any) -> int:
     """Measure how much comes through, in an open loop at a rate, or in a closed one.
 
-    Prints the throughput of requests and tokens, and mean, median and p99 of TTFT, TPOT, ITL and
-    E2EL. In an open loop a request that waits for the engine counts its waiting.
+    Prints the throughput of requests and tokens, mean, median and p99 of TTFT, TPOT, ITL and E2EL,
+    and how many requests were answered. In an open loop a request that waits for the engine counts
+    its waiting.
     """
     run = one_loop(request_rate, arrival, concurrency, options["seed"])
     return _measure("throughput", concurrency or options["num_prompts"], run, options)

@@ -3,7 +3,7 @@
 import atexit
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 import click
@@ -16,18 +16,24 @@ from pyvt.cli.session import (
     Answer,
     Message,
     Session,
+    engine_settings,
     model_options,
     open_session,
     sampling_options,
 )
 from pyvt.cli.terminal import MAX_INPUT, say, write_text
+from pyvt.config.model import SamplingDefaults
 from pyvt.errors import EngineDeadError, PyvtError, RequestError
 from pyvt.hub import storage
 from pyvt.sampling_params import SamplingParams
 
 MAX_TOKENS = 1024
 TEMPERATURE = 0.7
-DEFAULTS = {"max_tokens": MAX_TOKENS, "temperature": f"the model's own, else {TEMPERATURE}"}
+_PLAIN = replace(SamplingParams(), temperature=TEMPERATURE)
+DEFAULTS = {"max_tokens": MAX_TOKENS} | {
+    field.name: f"the model's own, else {getattr(_PLAIN, field.name)}"
+    for field in fields(SamplingDefaults)
+}
 PROMPT = ">>> "
 MORE = "... "
 QUOTES = '"""'
@@ -54,19 +60,25 @@ def chat(
     url: str | None,
     api_key: str | None,
     **options: Any,
-) -> None:
+) -> int:
     """Talk with a model. Sampling is what the model's own config asks for, unless an option says.
 
-    With --url the model is the server's, of the name --model where it is given.
+    With --url the model is the server's, of the name --model where it is given; how it is run, and
+    what an option does not say of sampling, are the server's too.
 
     Ctrl-C stops the answer, not the program; /help lists what a line may be. Lines that are piped
-    in are taken one by one.
+    in are taken one by one; where one has no answer, the exit code is 1.
     """
     settings = given(options, SAMPLING_FIELDS)
     partner: Partner
     if url is None:
         partner = Local(open_session(options), settings)
     else:
+        for name in engine_settings(options):
+            flag = f"--{name.replace('_', '-')}"
+            raise RequestError(
+                f"[chat] {flag}: expected none with --url, whose server has its own; leave it out"
+            )
         is_named = context.get_parameter_source("model") is not ParameterSource.DEFAULT
         partner = open_remote(url, api_key or "", options["model"] if is_named else None, settings)
     conversation = Conversation(partner, system)
@@ -81,9 +93,10 @@ def chat(
             continue
         if entry.startswith("/"):
             if not conversation.command(entry):
-                return
+                break
         else:
             conversation.answer(entry)
+    return 1 if conversation.num_failed and not is_terminal else 0
 
 
 class Partner(Protocol):
@@ -121,12 +134,13 @@ class Local:
 
 
 class Conversation:
-    """The messages so far; ``partner`` answers."""
+    """The messages so far; ``partner`` answers, but for ``num_failed`` of them."""
 
     def __init__(self, partner: Partner, system: str | None) -> None:
         self.partner = partner
         self.system = system
         self.messages: list[Message] = []
+        self.num_failed = 0
 
     def answer(self, text: str) -> None:
         """Stream the answer to a message. One that cannot be served is dropped again."""
@@ -139,6 +153,7 @@ class Conversation:
             raise
         except PyvtError as error:
             say(f"error: {error}")
+            self.num_failed += 1
             return
         except KeyboardInterrupt:
             write_text("\n")

@@ -40,8 +40,9 @@ _MIB = 1 << 20
 def fit(model: str, free_mib: int | None, is_json: bool, **options: Any) -> int:
     """Show the memory plan of MODEL: weights, KV, activations, and what is left.
 
-    MODEL is a folder, a .gguf file or a name that was pulled. Nothing is loaded. A model that does
-    not fit ends with exit code 2 and says by how much, and what to do.
+    MODEL is a folder, a .gguf file or a name, which is pulled where it is not on this machine.
+    Nothing is loaded. A model that does not fit ends with exit code 2 and says by how much, and
+    what to do.
     """
     names = (*ENGINE_FIELDS, *CACHE_FIELDS, *SCHEDULER_FIELDS, *DEVICE_FIELDS)
     path = model_path(model)

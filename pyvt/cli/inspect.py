@@ -58,9 +58,9 @@ def inspect(
 ) -> int:
     """Show architecture, sizes, element types, RoPE, tokenizer and memory of the model at PATH.
 
-    PATH is a folder, a .gguf file or a name that was pulled. Only headers are read, but for
-    --verify, and for --ops with PATH. A model that pyvt cannot run, and a file that is damaged or
-    points outside its folder, end with exit code 2.
+    PATH is a folder, a .gguf file or a name, which is pulled where it is not on this machine. Only
+    headers are read, but for --verify, and for --ops with PATH. A model that pyvt cannot run, and a
+    file that is damaged or points outside its folder, end with exit code 2.
     """
     if path is None and not is_ops:
         raise click.UsageError("expected PATH or --ops")

@@ -136,7 +136,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"; try '{context.command_path} --help'" if context else ""
-        return _end(error.exit_code, _message_of(error) + hint)
+        typed = sys.argv[1:] if args is None else args
+        return _end(error.exit_code, _message_of(error, typed) + hint)
     except (KeyboardInterrupt, click.Abort):
         return _end(EXIT_INTERRUPTED, "interrupted")
     except BrokenPipeError:
@@ -159,12 +160,15 @@ def main(args: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _message_of(error: click.ClickException) -> str:
+def _message_of(error: click.ClickException, typed: Sequence[str]) -> str:
     """Return the text of a wrong command line, with a hint for the options of other engines."""
     if isinstance(error, click.NoSuchOption):
-        known = other_names.hint_for_option(error.option_name)
-        if known is not None:
-            return f"no such option {error.option_name!r}: {known}"
+        # Click reads -tp as -t and -p, and tells of the first.
+        likely = [word for word in typed if word.startswith(error.option_name)]
+        for name in (*likely, error.option_name):
+            known = other_names.hint_for_option(name)
+            if known is not None:
+                return f"no such option {name!r}: {known}"
     return error.format_message().rstrip(".")
 
 

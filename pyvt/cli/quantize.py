@@ -56,9 +56,10 @@ def quantize(
 ) -> int:
     """Write MODEL to the GGUF file OUT in another element type.
 
-    MODEL is a folder of safetensors, a .gguf file or a name that was pulled, in f32, f16 or bf16.
-    Norms, biases and routers are kept in f32; rows that do not fit a type's blocks take the next
-    larger type. OUT appears when it is whole: a run that is stopped leaves nothing.
+    MODEL is a folder of safetensors, a .gguf file or a name, which is pulled where it is not on
+    this machine, in f32, f16 or bf16. Norms, biases and routers are kept in f32; rows that do not
+    fit a type's blocks take the next larger type. OUT appears when it is whole: a run that is
+    stopped leaves nothing.
     """
     with _leaving_nothing(), loading(f"{model} to {file_type}", verb="quantizing") as progress:
         report = quantize_model(

@@ -95,10 +95,7 @@ class RemoteServer:
                     parts.hostname, port, ssl=context, limit=MAX_BYTES
                 )
         except (OSError, TimeoutError) as error:
-            raise ServerError(
-                f"[url] {self.url}: expected a server, got {_why(error)}; start one with "
-                "`pyvt serve` or give its --url"
-            ) from error
+            raise ServerError(f"[url] {self.url}: {_no_connection(error)}") from error
         try:
             writer.write("\r\n".join([*head, "", ""]).encode() + data)
             await writer.drain()
@@ -109,7 +106,10 @@ class RemoteServer:
                 raise ServerError(f"[server] {status}: {_message(text)}")
             yield lines
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
-            raise ServerError(f"[url] {self.url}: the answer broke off: {error!r}") from error
+            raise ServerError(
+                f"[url] {self.url}: the answer broke off: {_why(error)}; see whether the server "
+                "still runs, and what it says"
+            ) from error
         finally:
             writer.close()
 
@@ -121,7 +121,7 @@ class RemoteServer:
                 name, _, value = line.partition(":")
                 headers[name.lower()] = value.strip()
         if len(first) < 2 or not first[1].isdigit():
-            raise ValueError("no HTTP")
+            raise ValueError("no HTTP; https:// is for servers with TLS, http:// for others")
         return int(first[1]), headers
 
 
@@ -132,7 +132,7 @@ async def _body(
     if headers.get("transfer-encoding", "").lower() == "chunked":
         while True:
             async with asyncio.timeout(timeout_s):
-                size = int((await reader.readline()).partition(b";")[0], 16)
+                size = await _chunk_size(reader)
                 part = await reader.readexactly(size + 2)
             if not size:
                 return
@@ -145,6 +145,16 @@ async def _body(
             return
         left -= len(part)
         yield part
+
+
+async def _chunk_size(reader: asyncio.StreamReader) -> int:
+    line = await reader.readline()
+    if not line:
+        raise asyncio.IncompleteReadError(line, None)
+    try:
+        return int(line.partition(b";")[0], 16)
+    except ValueError as error:
+        raise ValueError("a chunk without a length") from error
 
 
 async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -160,8 +170,23 @@ async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
         yield held.decode("utf-8", "replace")
 
 
+def _no_connection(error: Exception) -> str:
+    """Return why there is no connection, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"expected a certificate that is trusted, got {error.verify_message}; SSL_CERT_FILE "
+            "names a file of those that are"
+        )
+    if isinstance(error, ssl.SSLError):
+        why = (error.reason or "no TLS").replace("_", " ").lower()
+        return f"expected a server with TLS, got {why}; http:// is for one without"
+    return f"expected a server, got {_why(error)}; start one with `pyvt serve` or give its --url"
+
+
 def _why(error: Exception) -> str:
-    """Return why there is no connection, in words."""
+    """Return why nothing more came, in words."""
+    if isinstance(error, asyncio.IncompleteReadError | ConnectionResetError):
+        return "the connection was closed"
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number).lower()

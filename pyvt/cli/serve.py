@@ -29,6 +29,9 @@ SERVER_FLAGS = {
     "stall_timeout_s": "--stall-timeout",
     "request_timeout_s": "--request-timeout",
 }
+# Of the command that is printed; few enough for a slow machine, whose answer comes as a whole.
+TRY_TOKENS = 64
+NUM_FORMATS = 2  # element types of weights that are told: norms and the like are left out
 
 
 @click.command("serve", context_settings={"max_content_width": 100})
@@ -95,18 +98,27 @@ def _tell(state: ServerState, model: str, url: str) -> None:
     """Print what is served, how, and where."""
     assert state.llm is not None, "it is told of a loaded model"
     engine = state.llm.engine
-    device = engine.config.device
+    assert engine.plan is not None, "it is of files"
+    device, plan = engine.config.device, engine.plan
     speech = state.speech(engine.input_processor)
     tools = "none" if speech.dialect is None else speech.dialect.name
     reasoning = "none" if speech.tags is None else f"{speech.tags.opening} …"
-    say(f"model      {model} as {state.names[0]!r}, {device.backend} {device.dtype}")
+    formats = ", ".join(plan.weight_formats[:NUM_FORMATS])
+    say(
+        f"model      {model} as {state.names[0]!r}: {plan.model_config.architecture}, weights in "
+        f"{formats}, on {device.backend} in {device.dtype}"
+    )
     say(f"detected   tool calls: {tools}; reasoning: {reasoning}")
     say(f"url        {url}")
-    uds = state.config.uds
-    base = url if uds is None else f"--unix-socket {shlex.quote(uds)} http://localhost"
-    key = " -H 'Authorization: Bearer KEY'" if state.config.api_key else ""
-    body = '{"messages":[{"role":"user","content":"Hello"}]}'
-    say(
-        f"try        curl {base}/v1/chat/completions{key} -H 'Content-Type: application/json' "
-        f"-d '{body}'"
+    say(f"try        {curl_of(state.config, url)}")
+
+
+def curl_of(config: ServerConfig, url: str) -> str:
+    """Return a command that asks the server for a short answer, to be pasted into a shell."""
+    base = f"{url if config.uds is None else 'http://localhost'}/v1/chat/completions"
+    uds = () if config.uds is None else ("--unix-socket", config.uds)
+    key = ("-H", "Authorization: Bearer KEY") if config.api_key else ()
+    body = f'{{"messages":[{{"role":"user","content":"Hello"}}],"max_tokens":{TRY_TOKENS}}}'
+    return shlex.join(
+        ["curl", *uds, base, *key, "-H", "Content-Type: application/json", "-d", body]
     )

@@ -3,6 +3,7 @@
 ``build_engine`` makes it before it loads anything, ``pyvt fit`` prints it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -60,6 +61,7 @@ class Plan:
         activation_bytes: an estimate for the largest step.
         kv_bytes: the KV cache once all blocks are written.
         state_bytes: the states of linear attention once all slots are written.
+        weight_formats: element types of the weights in their files, most bytes first.
     """
 
     config: EngineConfig
@@ -73,6 +75,7 @@ class Plan:
     kv_bytes: int
     state_bytes: int = 0
     file_bytes: int = 0
+    weight_formats: tuple[str, ...] = ()
 
     @property
     def left_bytes(self) -> int:
@@ -277,8 +280,7 @@ def plan(
     )
     if measured is not None:
         # Tables of positions are among the weights, and rows of tokens lie on the host.
-        longest = measured.max_positions
-        caps = replace(caps, max_position_embeddings=longest, bytes_per_position=0)
+        caps = replace(caps, max_position_embeddings=measured.max_positions, bytes_per_position=0)
     resolved = resolve(config, caps)
     assert resolved.cache.num_blocks != "auto", "resolve leaves no auto"
     return Plan(
@@ -293,7 +295,16 @@ def plan(
         activation_bytes=activation_bytes,
         kv_bytes=(resolved.cache.num_blocks + 1) * block_bytes(specs, config.cache.block_size),
         state_bytes=_states_of(specs, int(resolved.cache.num_state_slots)),
+        weight_formats=_formats(infos),
     )
+
+
+def _formats(infos: Sequence[TensorInfo]) -> tuple[str, ...]:
+    """Return the element types of tensors, most bytes first."""
+    sizes: Counter[str] = Counter()
+    for info in infos:
+        sizes[info.dtype.name] += info.nbytes
+    return tuple(name for name, _ in sizes.most_common())
 
 
 def _kv_dtype(config: EngineConfig, backend: str, dtype: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from pyvt import other_names
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM, RequestStream
 from pyvt.engine.input_processor import InputProcessor, Prompt
@@ -223,16 +224,21 @@ class ServerState:
 
 def _check_choice(setting: str, name: str, table: Mapping[str, Any]) -> None:
     known = ("auto", "none", *table)
-    if name not in known:
+    if _own_name(setting, name) not in known:
         raise ConfigError(
             f"[config] server.{setting}: no {name[:80]!r}; {did_you_mean(name, known)}",
             field=f"server.{setting}",
         )
 
 
+def _own_name(setting: str, name: str) -> str:
+    """Return what a parser is called here; vLLM's names are taken."""
+    return other_names.PARSERS[setting].get(name, name)
+
+
 def _chosen(setting: str, config: ServerConfig, table: Any, detected: T) -> T:
     """Return the row that a setting names; ``auto`` takes what was detected, ``none`` nothing."""
-    name = getattr(config, setting)
+    name = _own_name(setting, getattr(config, setting))
     if name == "auto":
         return detected
     return table.get(name)  # type: ignore[no-any-return]

@@ -10,20 +10,22 @@ Figures, with vLLM's names, on the clock of the client:
    last output.
 
 A closed loop keeps a number of requests under way. An open loop sends them at their times whatever
-comes back, so a request that waits for a slow engine counts its waiting.
+comes back, so a request that waits for a slow engine counts its waiting. A request that a server
+refuses or breaks off is counted as failed and has no other part in the figures.
 """
 
 import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from pyvt.engine.async_llm import AsyncLLM
-from pyvt.errors import EngineDeadError
+from pyvt.errors import EngineDeadError, ServerError
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.record import Figure
 
@@ -37,12 +39,13 @@ Prompts = list[list[int]]
 
 @dataclass(slots=True)
 class Seen:
-    """What a client saw of one request, in seconds of its clock."""
+    """What a client saw of one request, in seconds of its clock; ``error`` where it failed."""
 
     due_s: float
     output_s: list[float] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_tokens: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,20 @@ class LoadResult:
 
     requests: tuple[Seen, ...]
 
+    @property
+    def completed(self) -> tuple[Seen, ...]:
+        """The requests that were answered."""
+        return tuple(seen for seen in self.requests if seen.error is None)
+
+    @property
+    def errors(self) -> list[str]:
+        """Why the others were not, in the order in which they failed."""
+        return [seen.error for seen in self.requests if seen.error is not None]
+
     def milliseconds(self, metric: str) -> list[float]:
         """Return the samples of a metric; a request of one token has no TPOT and no ITL."""
         found: list[float] = []
-        for seen in self.requests:
+        for seen in self.completed:
             first, last = seen.output_s[0], seen.output_s[-1]
             match metric:
                 case "ttft":
@@ -68,7 +81,10 @@ class LoadResult:
         return [1000 * seconds for seconds in found]
 
     def figures(self, percentiles: Sequence[float] = (99,)) -> Iterator[Figure]:
-        """Yield mean, median and percentiles of each metric and the throughputs."""
+        """Yield mean, median and percentiles of each metric, the throughputs and the counts.
+
+        At least one request must have been answered.
+        """
         for metric in METRICS:
             samples = self.milliseconds(metric)
             if samples:
@@ -79,15 +95,18 @@ class LoadResult:
                 ):
                     yield _figure(f"{name}_{metric}_ms", "ms", len(samples), value)
         start_s = min(seen.due_s for seen in self.requests)
-        elapsed_s = max(seen.output_s[-1] for seen in self.requests) - start_s
-        num_new = sum(seen.num_tokens for seen in self.requests)
-        num_all = num_new + sum(seen.num_prompt_tokens for seen in self.requests)
+        completed = self.completed
+        elapsed_s = max(seen.output_s[-1] for seen in completed) - start_s
+        num_new = sum(seen.num_tokens for seen in completed)
+        num_all = num_new + sum(seen.num_prompt_tokens for seen in completed)
         for name, unit, count in (
-            ("request_throughput", "requests/s", len(self.requests)),
+            ("request_throughput", "requests/s", len(completed)),
             ("output_throughput", "tokens/s", num_new),
             ("total_token_throughput", "tokens/s", num_all),
         ):
-            yield _figure(name, unit, len(self.requests), count / elapsed_s)
+            yield _figure(name, unit, len(completed), count / elapsed_s)
+        for name, count in (("completed", len(completed)), ("failed", len(self.errors))):
+            yield _figure(name, "requests", len(self.requests), count)
 
 
 def _figure(name: str, unit: str, count: int, value: float) -> Figure:
@@ -133,7 +152,7 @@ async def closed_loop(
 
     async def client() -> None:
         for prompt in left:
-            done.append(await ask(prompt, time.perf_counter()))
+            done.append(await _seen(ask, prompt, time.perf_counter()))
             report(len(done))
 
     await _all([client() for _ in range(concurrency)])
@@ -153,7 +172,7 @@ async def open_loop(
     async def client(prompt: Prompt, offset_s: float) -> None:
         due_s = start_s + offset_s
         await asyncio.sleep(due_s - time.perf_counter())
-        done.append(await ask(prompt, due_s))
+        done.append(await _seen(ask, prompt, due_s))
         report(len(done))
 
     await _all([client(p, offset_s) for p, offset_s in zip(prompts, offsets_s, strict=True)])
@@ -177,8 +196,19 @@ def engine_asker(llm: AsyncLLM, params: SamplingParams) -> Ask:
     return ask
 
 
-async def _all(clients: Sequence[object]) -> None:
-    """Wait for all clients; the first that fails ends the others."""
-    async with asyncio.TaskGroup() as group:
-        for client in clients:
-            group.create_task(client)  # type: ignore[arg-type] # coroutines
+async def _seen(ask: Ask, prompt: Prompt, due_s: float) -> Seen:
+    """Return what came of a request; one that its server fails does not end the run."""
+    try:
+        return await ask(prompt, due_s)
+    except ServerError as error:
+        return Seen(due_s, error=str(error))
+
+
+async def _all(clients: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all clients; the first that raises ends the others, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(client)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None

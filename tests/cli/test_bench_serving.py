@@ -38,6 +38,8 @@ def test_bench_serving_prints_every_figure_by_its_name(
         "request_throughput",
         "output_throughput",
         "total_token_throughput",
+        "completed",
+        "failed",
     ]  # fmt: skip
     record = RunRecord.from_json((tmp_path / "out" / f"{args[0]}.json").read_text())
     assert (record.prompt_tokens, record.new_tokens) == (8, 6)

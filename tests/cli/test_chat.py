@@ -1,10 +1,14 @@
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
+import click
 import pytest
 
+from pyvt.cli.chat import chat
 from pyvt.cli.main import main
+from pyvt.config.model import SamplingDefaults
 from tests.cli.conftest import RunCommand
 from tests.cli.fake_llm import FakeBuild
 
@@ -123,7 +127,7 @@ def test_chat_message_that_does_not_fit_is_dropped(
 
     result = run_command("chat", "-m", model, stdin=b"x" * 100 + b"\nshort\n")
 
-    assert (result.code, result.out) == (0, "Yes.\n")
+    assert (result.code, result.out) == (1, "Yes.\n")
     assert "context of 60" in result.err
     assert build.prompts == ["[user:short]"]
 
@@ -148,3 +152,10 @@ def test_chat_with_a_model_without_a_template_is_refused(
 
     assert result.code == 2
     assert "pyvt generate --raw" in result.err
+
+
+def test_chat_help_says_which_settings_the_model_has_a_word_in() -> None:
+    options = {param.name: param for param in chat.params if isinstance(param, click.Option)}
+
+    for field in fields(SamplingDefaults):
+        assert "[default: the model's own, else " in str(options[field.name].help)

@@ -14,10 +14,13 @@ from pyvt.cli.remote import RemoteServer
 from pyvt.errors import RequestError, ServerError
 from tests.cli.conftest import RunCommand
 from tests.server.harness import HERMES, Server
-from tests.server.test_run import on_loopback
+from tests.server.test_run import certificate, on_loopback
+
+__all__ = ["certificate"]
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 Serve = Callable[..., Server]
+CHUNKED = b"HTTP/1.1 200 x\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
@@ -34,15 +37,17 @@ def serve() -> Iterator[Serve]:
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """A server that says the same bytes to everybody; yields its URL."""
+def answering(*answers: bytes) -> Iterator[str]:
+    """A server that says these bytes, to a client each, and no more; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def run() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(answer)
+            for answer in answers:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+            listening.close()
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -95,8 +100,9 @@ def test_failure_inside_a_stream_is_an_error(serve: Serve) -> None:
         (b'HTTP/1.1 400 x\r\ncontent-length: 17\r\n\r\n{"error": "nope"}', "400: nope"),
         (b"HTTP/1.1 200 x\r\n\r\ndata: {}\n\n", "breaks off"),
         (b"HTTP/1.1 200 x\r\n\r\ndata: {\n\n", "broke off"),
-        (b"HTTP/1.1 200 x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nda", "broke off"),
-        (b"HTTP/1.1 200 x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", "broke off"),
+        (CHUNKED + b"5\r\nda", "broke off: the connection was closed; see whether"),
+        (CHUNKED + b"2\r\n: \r\n", "broke off: the connection was closed; see whether"),
+        (CHUNKED + b"zz\r\n", "broke off: a chunk without a length"),
     ],
 )
 def test_broken_servers_are_a_clear_error(answer: bytes, text: str) -> None:
@@ -109,6 +115,28 @@ def test_nobody_who_answers_is_a_clear_error() -> None:
         port = taken.getsockname()[1]
     with pytest.raises(ServerError, match="expected a server"):
         ask(f"http://127.0.0.1:{port}")
+
+
+def test_server_without_tls_is_no_https_server(serve: Serve) -> None:
+    with on_loopback(serve()) as url, pytest.raises(ServerError) as failed:
+        ask(url.replace("http:", "https:"))
+
+    text = str(failed.value)
+    assert text.startswith("[url] https://127.0.0.1:")
+    assert "expected a server with TLS" in text
+    assert text.endswith("; http:// is for one without")
+
+
+def test_server_with_a_certificate_of_its_own_is_told_apart(
+    serve: Serve, certificate: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on_loopback(serve(["Yes."], config=certificate)) as url:
+        with pytest.raises(ServerError, match=r"trusted, got self.signed certificate; SSL_CERT_"):
+            ask(url)
+        with pytest.raises(ServerError, match=r"https:// is for servers with TLS|was closed"):
+            ask(url.replace("https:", "http:"))
+        monkeypatch.setenv("SSL_CERT_FILE", certificate["ssl_certfile"])
+        assert ask(url)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://"])
@@ -142,9 +170,20 @@ def test_chat_with_a_server_tells_of_refusals_and_goes_on(
         )
         wrong = run_command("chat", "--url", url, "-m", "other", stdin=b"a\n")
 
-    assert (result.code, result.out) == (0, "Yes.\n")
+    assert (result.code, result.out) == (1, "Yes.\n")
     assert "context of 400" in result.err
+    assert (wrong.code, wrong.out) == (1, "")
     assert "'other' is not served" in wrong.err
+
+
+@pytest.mark.parametrize("option", [("--threads", "1"), ("--no-enable-prefix-caching",)])
+def test_chat_with_a_server_refuses_settings_of_an_engine(
+    run_command: RunCommand, option: tuple[str, ...]
+) -> None:
+    result = run_command("chat", "--url", "http://127.0.0.1:1", *option, stdin=b"a\n")
+
+    assert result.code == 2
+    assert f"{option[0].replace('no-', '')}: expected none with --url" in result.err
 
 
 def test_chat_with_nobody_ends_with_code_1(run_command: RunCommand) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pyvt.hub.names import DEFAULT_MODEL
+from pyvt.server.tool_parsers import detect_tools
+from pyvt.weights.resolve import open_model
 from tests.cli.tiny_files import write_talker
 from tests.clients.install import MISSING, NODE, PYTHON
 from tests.clients.test_clients import Zoo, start, stop
@@ -17,27 +20,62 @@ from tests.clients.test_clients import Zoo, start, stop
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "clients"
 # What a snippet of a language needs; those of settings are not run.
 LANGUAGES = ("python", "javascript", "bash")
+# How snippets name a model, and how pages say that it is served.
+NAMED = re.compile(r'(?:\bmodel *= *"|\bmodel: |ANTHROPIC_MODEL=)(?:openai/)?([\w./-]+)')
+SERVED = re.compile(r"`pyvt serve ([\w./-]+)`")
 # Programs that are not installed for a test.
 NOT_RUN = ("docker run", "claude\n")
 
 
+def blocks() -> list[tuple[str, str, str]]:
+    """Return every block of every page: the page, the language, the text."""
+    return [
+        (page.stem, language, text)
+        for page in sorted(PAGES.glob("*.md"))
+        for language, text in re.findall(r"```(\w+)\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+
+
+def served_on(page: str) -> set[str]:
+    """Return the models that a page tells to serve."""
+    return set(SERVED.findall((PAGES / f"{page}.md").read_text()))
+
+
 def snippets() -> list[tuple[str, str, str]]:
-    found = []
-    for page in sorted(PAGES.glob("*.md")):
-        blocks = re.findall(r"```(\w+)\n(.*?)```", page.read_text(), re.DOTALL)
-        found += [(page.stem, language, text) for language, text in blocks]
     return [
         snippet
-        for snippet in found
+        for snippet in blocks()
         if snippet[1] in LANGUAGES and not any(word in snippet[2] for word in NOT_RUN)
     ]
 
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> Iterator[Zoo]:
-    found = start(write_talker(tmp_path_factory.mktemp("zoo"), qwen3_tokenizer_dir), key=None)
+    served = sorted(set().union(*(served_on(page.stem) for page in PAGES.glob("*.md"))))
+    names = [word for name in served for word in ("--served-model-name", name)]
+    model = write_talker(tmp_path_factory.mktemp("zoo"), qwen3_tokenizer_dir)
+    found = start(model, *names, key=None)
     yield found
     stop(found)
+
+
+def test_models_of_snippets_are_served_by_the_command_on_their_page() -> None:
+    named = {(page, name) for page, _, text in blocks() for name in NAMED.findall(text)}
+
+    assert {page for page, _ in named} >= {"agents", "continue", "langchain", "litellm"}
+    assert [(page, name) for page, name in sorted(named) if name not in served_on(page)] == []
+
+
+def test_snippets_with_tools_are_for_a_model_that_has_them(smollm2_path: Path) -> None:
+    """The model that is there without a name has none."""
+    files = open_model(smollm2_path)
+    files.close()
+    assert detect_tools("".join(files.chat_templates.values())) is None
+
+    texts = [text for page, _, text in blocks() if "tools" in text or page == "agents"]
+
+    assert texts
+    assert not [text for text in texts if DEFAULT_MODEL in text]
 
 
 @pytest.mark.parametrize(

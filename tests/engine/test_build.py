@@ -368,6 +368,8 @@ def test_plan_of_smollm2_in_a_small_machine_is_sane(
     assert planned.is_expanded is is_expanded
     assert needed <= planned.free_bytes
     assert 1024 < planned.config.max_model_len <= 8192
+    # Matrices, then the token embeddings, then norms.
+    assert planned.weight_formats == ("q4_1", "q8_0", "f32")
 
 
 @pytest.fixture(scope="module")

@@ -322,7 +322,9 @@ def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
     assert server.lines[1] == "context    128 tokens, the model's own"
     assert "weights" in server.lines[2]
     assert "KV" in server.lines[2]
-    assert "tiny-llama" in server.lines[3]
+    assert server.lines[3].endswith(
+        "tiny-llama as 'tiny-llama': LlamaForCausalLM, weights in f32, on numpy in f32"
+    )
     assert "requests" in next(line for line in server.lines if line.startswith("stopping"))
     # Beside them: a line for each request.
     (access,) = [json.loads(line) for line in server.lines if line.startswith("{")]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyvt.engine.async_llm import AsyncLLM
-from pyvt.errors import EngineDeadError
+from pyvt.errors import EngineDeadError, ServerError
 from pyvt.sampling_params import SamplingParams
 from pyvt.testing.serving_load import (
     LoadResult,
@@ -126,11 +126,41 @@ def test_open_loop_counts_from_the_moment_a_request_is_due() -> None:
     assert all(seen.output_s[0] > seen.due_s for seen in result.requests)
 
 
-def test_load_with_a_failing_request_fails() -> None:
-    with pytest.raises(ExceptionGroup) as failed:
+def test_figures_are_of_the_requests_that_were_answered() -> None:
+    answered = Seen(due_s=1.0, output_s=[2.0, 3.0], num_prompt_tokens=10, num_tokens=2)
+    result = LoadResult((Seen(0.0, error="429: full"), answered, Seen(0.5, error="gone")))
+
+    found = {figure.name: (figure.median, figure.n) for figure in result.figures()}
+
+    assert (found["completed"][0], found["failed"][0]) == (1, 2)
+    assert found["mean_ttft_ms"] == (1000, 1)
+    assert found["request_throughput"] == (1 / 3, 1)
+    assert result.errors == ["429: full", "gone"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_load_goes_on_where_a_server_fails_a_request(is_open: bool) -> None:
+    async def ask(prompt: Any, due_s: float) -> Seen:
+        if prompt == PROMPTS[1]:
+            raise ServerError("[server] 429: the queue is full")
+        return Seen(due_s, [due_s], len(prompt), 1)
+
+    counts: list[int] = []
+    loop = (
+        open_loop(ask, PROMPTS, [0.0] * 12, counts.append)
+        if is_open
+        else closed_loop(ask, PROMPTS, 2, counts.append)
+    )
+    result = asyncio.run(loop)
+
+    assert result.errors == ["[server] 429: the queue is full"]
+    assert len(result.completed) == 11
+    assert counts[-1] == 12
+
+
+def test_load_with_a_failing_engine_fails_with_its_error() -> None:
+    with pytest.raises(EngineDeadError, match="not finite"):
         run(
             lambda ask: closed_loop(ask, PROMPTS, 2, lambda _: None),
             failing=frozenset({"async-3"}),
         )
-
-    assert failed.group_contains(EngineDeadError, match="not finite")
