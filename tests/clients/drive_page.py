@@ -5,11 +5,13 @@ is made to write. Goes out: what was seen, by the part of the page.
 """
 
 import json
+import queue
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,42 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+class Fed(ThreadingHTTPServer):
+    """A stream that goes on as it is told to, however fast the machine."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Feeding)
+        self.chunks: queue.Queue[str] = queue.Queue()
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Feeding(BaseHTTPRequestHandler):
+    """One answer out of the chunks."""
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Fed)
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        chunk = ""
+        while chunk != "[DONE]":
+            chunk = self.server.chunks.get()
+            self.wfile.write(f"data: {chunk}\n\n".encode())
+
+
 class Driver:
     """One open page, and the bodies that it has sent.
 
     ``say`` names the text that the model writes next, as a client with a hook for tests would ask
-    for it; everything else of a request is the page's own.
+    for it; everything else of a request is the page's own. Between ``begin_fed`` and ``end_fed``
+    the answer is what ``feed`` gives.
     """
 
     def __init__(self, page: Page, given: dict[str, Any]) -> None:
@@ -39,11 +72,16 @@ class Driver:
         self.given = given
         self.bodies: list[dict[str, Any]] = []
         self.say: str | None = None
+        self.is_fed = False
+        self.fed = Fed()
         page.route(CHAT, self._pass_on)
 
     def _pass_on(self, route: Route) -> None:
         body = json.loads(route.request.post_data or "{}")
         self.bodies.append(dict(body))
+        if self.is_fed:
+            route.continue_(url=self.fed.url)
+            return
         if self.say is not None:
             body["forced_token_ids"] = self.given["ids"][self.say]
         else:
@@ -55,10 +93,31 @@ class Driver:
 
     def ask(self, text: str, say: str | None) -> None:
         """Send a message and wait for the whole answer."""
+        self.begin(text, say)
+        self.wait()
+
+    def begin(self, text: str, say: str | None) -> None:
         self.say = say
         self.page.fill("#input", text)
         self.page.press("#input", "Enter")
+
+    def begin_fed(self, text: str) -> None:
+        self.is_fed = True
+        self.begin(text, None)
+
+    def feed(self, **delta: Any) -> None:
+        """Send a delta, and wait until its text is on the page."""
+        self.feed_chunk({"choices": [{"index": 0, "delta": delta}]})
+        text = str(delta.get("content") or delta.get("reasoning_content") or "").strip()[-20:]
+        until(lambda: text in (self.page.locator("#log").text_content() or ""))
+
+    def feed_chunk(self, chunk: dict[str, Any]) -> None:
+        self.fed.chunks.put(json.dumps(chunk))
+
+    def end_fed(self) -> None:
+        self.fed.chunks.put("[DONE]")
         self.wait()
+        self.is_fed = False
 
     def wait(self) -> None:
         self.page.wait_for_selector("#send:visible", timeout=PATIENCE_MS)
@@ -155,6 +214,96 @@ def regenerate_and_edit(driver: Driver) -> dict[str, Any]:
     return seen
 
 
+def lines(name: str) -> str:
+    """Return a text that is higher than the view, with a name at its end."""
+    return "One more line.\n\n" * 60 + name
+
+
+def follows(driver: Driver) -> dict[str, Any]:
+    """The view follows the second answer too, unless a person has scrolled up."""
+    page, seen = driver.page, {}
+
+    def below() -> float:
+        return float(
+            page.evaluate(
+                "(m => m.scrollHeight - m.scrollTop - m.clientHeight)"
+                "(document.querySelector('main'))"
+            )
+        )
+
+    page.click("#new")
+    driver.ask("One", "markdown")
+    driver.begin_fed("Two")
+    driver.feed(content=lines("first"))
+    seen["follows"] = below() < 2
+    page.mouse.move(400, 300)
+    page.mouse.wheel(0, -40)
+    until(lambda: below() > 20)
+    driver.feed(content=lines("second"))
+    seen["stays_where_scrolled_to"] = below() > 500
+    page.mouse.wheel(0, 100_000)
+    until(lambda: below() < 2)
+    driver.feed(content=lines("third"))
+    seen["follows_again"] = below() < 2
+    driver.end_fed()
+    seen["is_at_end"] = below() < 2
+    return seen
+
+
+def folds(driver: Driver) -> dict[str, Any]:
+    """What a person has opened or shut stays so while the answer grows, and keeps the focus."""
+    page, seen = driver.page, {}
+    fold = page.locator("#log > article").last.locator("details.part")
+
+    def is_open() -> bool:
+        return bool(fold.evaluate("fold => fold.open"))
+
+    page.click("#new")
+    driver.begin_fed("Think")
+    driver.feed(reasoning_content="Well, ")
+    seen["is_open_while_it_thinks"] = is_open()
+    fold.locator("summary").click()
+    driver.feed(reasoning_content="let me see.")
+    seen["stays_shut"] = not is_open()
+    driver.feed(content="An answer ")
+    seen["is_shut"] = not is_open()
+    fold.locator("summary").press("Enter")
+    driver.feed(content="that grows.")
+    seen["stays_open"] = is_open()
+    driver.end_fed()
+    seen["is_open_at_the_end"] = is_open()
+    seen["has_focus"] = page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    return seen
+
+
+def told(driver: Driver) -> list[str]:
+    """What a screen reader hears of a second exchange: the text of what came into the log."""
+    page = driver.page
+    page.click("#new")
+    driver.ask("One", "short")
+    page.evaluate(
+        """() => {
+          window.heard = [];
+          const region = (node) => {
+            const around = (node.nodeType === 1 ? node : node.parentElement).closest("[aria-live]");
+            return around && around.getAttribute("aria-live");
+          };
+          new MutationObserver((changes) => {
+            const isNew = (node) => node.isConnected && region(node) === "polite";
+            const nodes = new Set(changes.flatMap((change) =>
+              change.type === "characterData" ? [change.target] : [...change.addedNodes]));
+            const news = [...nodes].filter(isNew);
+            const isWhole = (node) => !news.some((other) => other !== node && other.contains(node));
+            heard.push(...news.filter(isWhole).map((node) => node.textContent));
+          }).observe(document.querySelector("#log"),
+            {childList: true, subtree: true, characterData: true});
+        }"""
+    )
+    driver.ask("Two", "markdown")
+    page.get_by_role("button", name="Regenerate").wait_for()
+    return [str(text) for text in page.evaluate("window.heard")]
+
+
 def settings(driver: Driver) -> dict[str, Any]:
     """The system prompt and every setting of sampling reach the server, and only those given."""
     page, seen = driver.page, {}
@@ -202,9 +351,7 @@ def stop(driver: Driver) -> dict[str, Any]:
     page, seen = driver.page, {}
     for way in ("button", "key"):
         page.click("#new")
-        driver.say = None
-        page.fill("#input", "Go on")
-        page.press("#input", "Enter")
+        driver.begin("Go on", None)
         page.wait_for_selector("#stop:visible", timeout=PATIENCE_MS)
         until(lambda: [len(card) > 20 for card in driver.cards()[1:]] == [True])
         if way == "button":
@@ -334,7 +481,8 @@ def looks(driver: Driver) -> dict[str, Any]:
 
 
 PARTS = (
-    *(key, markdown, regenerate_and_edit, settings, tools, stop, gauges, keyboard),
+    *(key, markdown, regenerate_and_edit, follows, folds, told, settings, tools, stop, gauges),
+    keyboard,
     *(screen_reader, looks),
 )
 

@@ -100,6 +100,25 @@ def test_page_makes_the_last_answer_again_and_goes_on_from_an_edit(seen: dict[st
     }
 
 
+def test_page_follows_an_answer_unless_a_person_has_scrolled_up(seen: dict[str, Any]) -> None:
+    names = ("follows", "stays_where_scrolled_to", "follows_again", "is_at_end")
+    assert seen["follows"] == dict.fromkeys(names, True)
+
+
+def test_page_leaves_a_fold_as_a_person_wants_it_while_the_answer_grows(
+    seen: dict[str, Any],
+) -> None:
+    names = ("is_open_while_it_thinks", "stays_shut", "is_shut", "stays_open")
+    assert seen["folds"] == dict.fromkeys((*names, "is_open_at_the_end", "has_focus"), True)
+
+
+def test_page_tells_a_screen_reader_what_is_new_and_once(seen: dict[str, Any]) -> None:
+    question, answer = seen["told"]
+    assert question.startswith("YouTwo")
+    assert answer.startswith("Assistant")
+    assert "gives one character at a time." in answer
+
+
 def test_page_sends_the_system_prompt_and_every_setting_that_was_given(
     seen: dict[str, Any],
 ) -> None:
