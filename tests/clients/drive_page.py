@@ -327,6 +327,38 @@ def settings(driver: Driver) -> dict[str, Any]:
     return seen
 
 
+def failures(driver: Driver) -> dict[str, Any]:
+    """What failed is asked again at a press, and is no part of what follows."""
+    page, seen = driver.page, {}
+
+    def sent() -> list[str]:
+        return [m["content"] for m in driver.bodies[-1]["messages"]]
+
+    page.click("#new")
+    driver.settings(top_p="5")
+    driver.ask("One", "short")
+    driver.settings(top_p="")
+    driver.ask("Two", "short")
+    seen["after_a_refusal"] = sent()
+    driver.begin_fed("Three")
+    driver.feed(content="Half an")
+    driver.feed_chunk({"error": {"message": "The rest is lost."}})
+    driver.end_fed()
+    seen["is_told"] = "The rest is lost." in driver.cards()[-1]
+    driver.ask("Four", "short")
+    seen["after_a_break"] = sent()
+    driver.begin_fed("Five")
+    driver.feed(reasoning_content="Hm.")
+    page.locator("#stop").click()
+    driver.end_fed()
+    driver.say = "other"
+    page.get_by_role("button", name="Retry").click()
+    until(lambda: "Rome." in driver.cards()[-1])
+    driver.wait()
+    seen["retried"] = sent()
+    return seen
+
+
 def tools(driver: Driver) -> dict[str, Any]:
     """Calls are shown with name and arguments; tools that are no JSON are told of."""
     page, seen = driver.page, {}
@@ -338,6 +370,20 @@ def tools(driver: Driver) -> dict[str, Any]:
     seen["calls"] = [fold.inner_text() for fold in folds.all()]
     driver.panel(is_open=False)
     driver.picture("page-tools")
+    driver.say = "short"
+    paris, rome = (
+        page.get_by_label(f'Result of get_weather {{"city": "{city}"}}')
+        for city in ("Paris", "Rome")
+    )
+    paris.fill("It rains.")
+    paris.press("Enter")
+    rome.and_(page.locator(":focus")).fill("It is dry.")
+    rome.press("Enter")
+    until(lambda: len(driver.cards()) == 3)
+    driver.wait()
+    driver.ask("And tomorrow?", "short")
+    seen["conversation"] = driver.bodies[-1]["messages"]
+    seen["before"] = driver.bodies[-2]["messages"] == seen["conversation"][:4]
     driver.settings(tools="{")
     driver.ask("Hi", "short")
     seen["error"] = driver.cards()[-1]
@@ -481,9 +527,8 @@ def looks(driver: Driver) -> dict[str, Any]:
 
 
 PARTS = (
-    *(key, markdown, regenerate_and_edit, follows, folds, told, settings, tools, stop, gauges),
-    keyboard,
-    *(screen_reader, looks),
+    *(key, markdown, regenerate_and_edit, follows, folds, told, settings, failures, tools, stop),
+    *(gauges, keyboard, screen_reader, looks),
 )
 
 

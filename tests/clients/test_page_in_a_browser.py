@@ -141,6 +141,29 @@ def test_page_shows_tool_calls_and_what_is_wrong_with_tools(seen: dict[str, Any]
     assert "no JSON" in seen["tools"]["error"]
 
 
+def test_page_gives_results_to_calls_and_keeps_both(seen: dict[str, Any]) -> None:
+    question, calling, paris, rome, answer, last = seen["tools"]["conversation"]
+    assert question["content"] == "What is the weather in Paris and in Rome?"
+    assert [json.loads(call["function"]["arguments"]) for call in calling["tool_calls"]] == [
+        {"city": "Paris"},
+        {"city": "Rome"},
+    ]
+    ids = [call["id"] for call in calling["tool_calls"]]
+    assert paris == {"role": "tool", "tool_call_id": ids[0], "content": "It rains."}
+    assert rome == {"role": "tool", "tool_call_id": ids[1], "content": "It is dry."}
+    assert (answer["content"], last["content"]) == ("Paris.", "And tomorrow?")
+    assert seen["tools"]["before"]
+
+
+def test_page_leaves_out_what_failed_and_asks_it_again(seen: dict[str, Any]) -> None:
+    assert seen["failures"] == {
+        "after_a_refusal": ["Two"],
+        "is_told": True,
+        "after_a_break": ["Two", "Paris.", "Four"],
+        "retried": ["Two", "Paris.", "Four", "Paris.", "Five"],
+    }
+
+
 def test_page_stops_an_answer_by_button_and_key(seen: dict[str, Any]) -> None:
     assert seen["stop"] == {"button_stopped": True, "key_stopped": True}
 
