@@ -173,6 +173,7 @@ def key(driver: Driver) -> dict[str, Any]:
 def markdown(driver: Driver) -> dict[str, Any]:
     """Markdown and code are rendered, what a model writes as HTML is text, reasoning is a fold."""
     page, seen = driver.page, {}
+    page.click("#new")
     driver.panel(is_open=False)
     driver.ask("How do I turn a text around in Python?", "markdown")
     card = page.locator("#log > article").last
@@ -193,7 +194,7 @@ def markdown(driver: Driver) -> dict[str, Any]:
 
 
 def regenerate_and_edit(driver: Driver) -> dict[str, Any]:
-    """Only the last answer is made again; an edit takes back what followed it."""
+    """Only the last answer is made again; an edit takes back what followed once it is sent."""
     page, seen = driver.page, {}
     page.click("#new")
     driver.ask("One", "short")
@@ -206,17 +207,48 @@ def regenerate_and_edit(driver: Driver) -> dict[str, Any]:
     until(lambda: "Paris." in driver.cards()[-1])
     seen["same_question"] = driver.bodies[-1]["messages"] == driver.bodies[-2]["messages"]
     seen["num_after_regenerate"] = len(driver.cards())
-    page.get_by_role("button", name="Edit").first.click()
+    edit = page.get_by_role("button", name="Edit").first
+    page.fill("#input", "Half a")
+    edit.click()
     seen["text_to_edit"] = page.input_value("#input")
-    seen["num_after_edit"] = len(driver.cards())
+    seen["num_while_edited"] = len(driver.cards())
+    seen["is_told"] = "Sending replaces" in page.get_by_role("status").inner_text()
+    page.keyboard.press("Escape")
+    seen["text_after_escape"] = page.input_value("#input")
+    edit.click()
     driver.ask("Three", "short")
     seen["sent_after_edit"] = [m["content"] for m in driver.bodies[-1]["messages"]]
+    seen["num_after_edit"] = len(driver.cards())
+    seen["text_after_edit"] = page.input_value("#input")
     return seen
 
 
 def lines(name: str) -> str:
     """Return a text that is higher than the view, with a name at its end."""
     return "One more line.\n\n" * 60 + name
+
+
+def links(driver: Driver) -> dict[str, Any]:
+    """A link leaves the conversation where it is; so does a reload, even amid an answer."""
+    page, seen = driver.page, {}
+    page.click("#new")
+    driver.ask("Where?", "link")
+    link = page.get_by_role("link", name="the version")
+    with page.context.expect_page() as opened:
+        link.click()
+    opened.value.wait_for_url("**/version")
+    opened.value.close()
+    seen["rel"] = link.get_attribute("rel")
+    driver.begin_fed("And then?")
+    driver.feed(content="Half an ")
+    page.reload()
+    driver.end_fed()
+    until(lambda: len(driver.cards()) == 4)
+    seen["is_link_after_reload"] = link.get_attribute("target")
+    seen["is_stopped_after_reload"] = "Stopped." in driver.cards()[-1]
+    driver.ask("Go on", "short")
+    seen["sent_after_reload"] = [m["content"] for m in driver.bodies[-1]["messages"]]
+    return seen
 
 
 def follows(driver: Driver) -> dict[str, Any]:
@@ -451,6 +483,7 @@ def gauges(driver: Driver) -> dict[str, Any]:
 def keyboard(driver: Driver) -> dict[str, Any]:
     """Everything without a mouse: a line break, send, and a button reached by Tab."""
     page, seen = driver.page, {}
+    page.click("#new")
     page.reload()
     until(lambda: page.evaluate("document.activeElement.id") == "input")
     driver.say = "short"
@@ -509,6 +542,7 @@ def looks(driver: Driver) -> dict[str, Any]:
     seen["is_darkened"] = dark != light
     page.reload()
     until(lambda: back() == dark)
+    page.click("#new")
     driver.ask("How do I turn a text around in Python?", "markdown")
     until(lambda: page.locator("pre code").count() == 1)
     driver.picture("page-dark")
@@ -527,7 +561,19 @@ def looks(driver: Driver) -> dict[str, Any]:
 
 
 PARTS = (
-    *(key, markdown, regenerate_and_edit, follows, folds, told, settings, failures, tools, stop),
+    *(
+        key,
+        markdown,
+        regenerate_and_edit,
+        links,
+        follows,
+        folds,
+        told,
+        settings,
+        failures,
+        tools,
+        stop,
+    ),
     *(gauges, keyboard, screen_reader, looks),
 )
 

@@ -25,6 +25,7 @@ TEXTS = {
     "short": "<think>\n\n</think>\n\nParis.",
     "other": "<think>\n\n</think>\n\nRome.",
     "closed": "Paris.",
+    "link": "<think>\n\n</think>\n\nSee [the version](/version).",
     "markdown": f"<think>\n{THOUGHT}\n</think>\n\n"
     "Two ways:\n\n- **A slice** reads the text from its end.\n- `reversed` gives one character "
     'at a time.\n\n```python\ndef turned(text):\n    """Return the text from its end."""\n'
@@ -95,8 +96,22 @@ def test_page_makes_the_last_answer_again_and_goes_on_from_an_edit(seen: dict[st
         "same_question": True,
         "num_after_regenerate": 4,
         "text_to_edit": "One",
-        "num_after_edit": 0,
+        "num_while_edited": 4,
+        "is_told": True,
+        "text_after_escape": "Half a",
         "sent_after_edit": ["Three"],
+        "num_after_edit": 2,
+        "text_after_edit": "Half a",
+    }
+
+
+def test_page_keeps_the_conversation_over_links_and_reloads(seen: dict[str, Any]) -> None:
+    link = "See [the version](/version)."
+    assert seen["links"] == {
+        "rel": "noopener",
+        "is_link_after_reload": "_blank",
+        "is_stopped_after_reload": True,
+        "sent_after_reload": ["Where?", link, "And then?", "Half an ", "Go on"],
     }
 
 
