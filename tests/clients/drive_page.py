@@ -19,6 +19,7 @@ from playwright.sync_api import Page, Route, sync_playwright
 
 PATIENCE_MS = 60_000
 CHAT = "**/v1/chat/completions"
+METRICS = "**/metrics"
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -72,7 +73,7 @@ class Driver:
         self.given = given
         self.bodies: list[dict[str, Any]] = []
         self.say: str | None = None
-        self.is_fed = False
+        self.is_fed, self.num_tokens = False, 0
         self.fed = Fed()
         page.route(CHAT, self._pass_on)
 
@@ -102,12 +103,14 @@ class Driver:
         self.page.press("#input", "Enter")
 
     def begin_fed(self, text: str) -> None:
-        self.is_fed = True
+        self.is_fed, self.num_tokens = True, 0
         self.begin(text, None)
 
     def feed(self, **delta: Any) -> None:
-        """Send a delta, and wait until its text is on the page."""
-        self.feed_chunk({"choices": [{"index": 0, "delta": delta}]})
+        """Send a delta of ten tokens, and wait until its text is on the page."""
+        self.num_tokens += 10
+        usage = {"completion_tokens": self.num_tokens}
+        self.feed_chunk({"choices": [{"index": 0, "delta": delta}], "usage": usage})
         text = str(delta.get("content") or delta.get("reasoning_content") or "").strip()[-20:]
         until(lambda: text in (self.page.locator("#log").text_content() or ""))
 
@@ -187,8 +190,6 @@ def markdown(driver: Driver) -> dict[str, Any]:
     seen["is_folded"] = fold.get_attribute("open") is None
     fold.locator("summary").click()
     seen["reasoning"] = fold.locator("div").inner_text()
-    facts = card.locator(".facts").inner_text()
-    seen["has_speed_and_ttft"] = "tokens/s" in facts and "first after" in facts
     driver.picture("page")
     return seen
 
@@ -359,6 +360,19 @@ def settings(driver: Driver) -> dict[str, Any]:
     return seen
 
 
+def facts(driver: Driver) -> dict[str, str]:
+    """An answer tells its tokens, and its speed where there was one to measure."""
+    page, seen = driver.page, {}
+    page.click("#new")
+    for name, words in (("at_once", ("Yes.",)), ("in_parts", ("Yes, ", "it is."))):
+        driver.begin_fed("Is it?")
+        for word in words:
+            driver.feed(content=word)
+        driver.end_fed()
+        seen[name] = page.locator(".facts").last.inner_text()
+    return seen
+
+
 def failures(driver: Driver) -> dict[str, Any]:
     """What failed is asked again at a press, and is no part of what follows."""
     page, seen = driver.page, {}
@@ -480,6 +494,28 @@ def gauges(driver: Driver) -> dict[str, Any]:
     return seen
 
 
+def gauges_of_others(driver: Driver) -> dict[str, Any]:
+    """A small share is not rounded away; nothing is told of a server that does not answer."""
+    page = driver.page
+    values = page.locator("dd")
+
+    def kv(share: float) -> str:
+        before = page.inner_text("#kv")
+        text = f'pyvt:kv_cache_usage_perc{{model="m"}} {share}\n'
+        page.route(METRICS, lambda route: route.fulfill(body=text))
+        until(lambda: page.inner_text("#kv") != before)
+        page.unroute(METRICS)
+        return page.inner_text("#kv")
+
+    seen: dict[str, Any] = {"kv": [kv(share) for share in (0.0123, 0.0001)]}
+    page.route(METRICS, lambda route: route.abort())
+    until(lambda: page.inner_text("#kv") == "–")
+    seen["dead"] = sorted(set(values.all_inner_texts()))
+    page.unroute(METRICS)
+    until(lambda: page.inner_text("#running") == "0")
+    return seen
+
+
 def keyboard(driver: Driver) -> dict[str, Any]:
     """Everything without a mouse: a line break, send, and a button reached by Tab."""
     page, seen = driver.page, {}
@@ -554,6 +590,11 @@ def looks(driver: Driver) -> dict[str, Any]:
     driver.panel(is_open=True)
     width, room = page.evaluate(sizes)
     seen["settings_fit_a_phone"] = width <= room
+    page.set_viewport_size({"width": 360, "height": 640})
+    room = page.evaluate("document.querySelector('main').clientHeight")
+    end = page.evaluate("document.querySelector('#form').getBoundingClientRect().bottom")
+    seen["settings_leave_room_on_a_small_phone"] = room > 150 and end <= 640
+    page.set_viewport_size({"width": 390, "height": 800})
     driver.panel(is_open=False)
     driver.picture("page-phone")
     page.set_viewport_size({"width": 1000, "height": 700})
@@ -561,20 +602,8 @@ def looks(driver: Driver) -> dict[str, Any]:
 
 
 PARTS = (
-    *(
-        key,
-        markdown,
-        regenerate_and_edit,
-        links,
-        follows,
-        folds,
-        told,
-        settings,
-        failures,
-        tools,
-        stop,
-    ),
-    *(gauges, keyboard, screen_reader, looks),
+    *(key, markdown, regenerate_and_edit, links, follows, folds, told, settings, facts, failures),
+    *(tools, stop, gauges, gauges_of_others, keyboard, screen_reader, looks),
 )
 
 

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_page_renders_markdown_code_and_reasoning_and_no_html_of_a_model(
 ) -> None:
     assert seen["markdown"] == {
         **{"has_list": 2, "has_bold": 1, "has_colours": True, "has_fold": 1, "is_folded": True},
-        **{"has_no_element_of_the_model": True, "has_speed_and_ttft": True, "reasoning": THOUGHT},
+        **{"has_no_element_of_the_model": True, "reasoning": THOUGHT},
     }
 
 
@@ -192,6 +193,21 @@ def test_page_shows_the_engine_live(seen: dict[str, Any]) -> None:
     assert 0 <= found["prefix"] <= 100
 
 
+def test_page_rounds_no_small_share_away_and_tells_nothing_of_a_dead_server(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["gauges_of_others"] == {"kv": ["1.2 %", "< 0.1 %"], "dead": ["–"]}
+
+
+def test_page_tells_the_speed_of_what_came_in_parts_alone(seen: dict[str, Any]) -> None:
+    assert re.fullmatch(r"10 tokens · first after [\d.]+ s", seen["facts"]["at_once"])
+    found = re.fullmatch(
+        r"20 tokens · ([\d.]+) tokens/s · first after [\d.]+ s", seen["facts"]["in_parts"]
+    )
+    assert found is not None
+    assert 0 < float(found[1]) < 10 / 0.02
+
+
 def test_page_is_used_by_the_keyboard_alone(seen: dict[str, Any]) -> None:
     assert seen["keyboard"] == {
         **{"lines": "two\nlines", "text_to_edit": "two\nlines"},
@@ -208,7 +224,8 @@ def test_page_has_roles_and_names_for_a_screen_reader(seen: dict[str, Any]) -> N
 
 def test_page_is_dark_where_wanted_and_fits_a_phone(seen: dict[str, Any]) -> None:
     names = ("follows_the_system", "is_darkened", "fits_a_phone", "settings_fit_a_phone")
-    assert seen["looks"] == dict.fromkeys(names, True)
+    more = "settings_leave_room_on_a_small_phone"
+    assert seen["looks"] == dict.fromkeys((*names, more), True)
 
 
 def test_page_has_no_errors_loads_nothing_from_elsewhere_and_makes_pictures(
