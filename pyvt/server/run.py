@@ -151,11 +151,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    loading = asyncio.ensure_future(asyncio.to_thread(load))
+    loading = asyncio.ensure_future(_load(state, load))
     try:
         await asyncio.wait({loading, running}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
-            state.attach(loading.result())
+            loading.result()
             if not ending:
                 on_ready(url_of(state.config, sock))
             if state.config.keep_alive_s is not None:
@@ -169,6 +169,11 @@ async def _serve(
         await asyncio.gather(running, *ending, return_exceptions=True)
         if state.llm is not None:
             await state.llm.shutdown(timeout_s=5.0)
+
+
+async def _load(state: ServerState, load: Callable[[], AsyncLLM]) -> None:
+    """Load the model; nobody but the state holds it, which must be able to let go of it."""
+    state.attach(await asyncio.to_thread(load))
 
 
 def settled(load: Callable[[], AsyncLLM]) -> Callable[[], AsyncLLM]:
