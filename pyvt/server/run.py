@@ -48,8 +48,7 @@ def listen(config: ServerConfig) -> socket.socket:
     try:
         if config.uds is not None:
             return _unix_socket(Path(config.uds))
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        sock = socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+        sock = _tcp_socket(config)
     except OSError as error:
         raise ConfigError(
             f"[serve] address: expected {where!r} to be free and of this machine, got "
@@ -58,6 +57,16 @@ def listen(config: ServerConfig) -> socket.socket:
         ) from error
     sock.setblocking(False)
     return sock
+
+
+def _tcp_socket(config: ServerConfig) -> socket.socket:
+    """Bind an address; ``::`` is all addresses, those of IPv4 too where the system can."""
+    return socket.create_server(
+        (config.host, config.port),
+        family=socket.AF_INET6 if ":" in config.host else socket.AF_INET,
+        backlog=_BACKLOG,
+        dualstack_ipv6=config.host == "::" and socket.has_dualstack_ipv6(),
+    )
 
 
 def _unix_socket(path: Path) -> socket.socket:

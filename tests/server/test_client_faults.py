@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pyvt.config.server import ServerConfig
-from pyvt.server.run import listen, url_of
+from pyvt.server.run import listen
 from tests.server.conftest import Serve
 from tests.server.harness import HERMES, PATIENCE_S, PLAIN, SOON_S, Reply
 from tests.server.test_run import on_loopback
@@ -205,16 +206,23 @@ def test_connection_that_was_idle_is_used_again(serve: Serve) -> None:
         connection.close()
 
 
-def test_address_of_every_family_is_told_as_one_that_works() -> None:
-    config = ServerConfig(host="::", port=0)
-
-    with listen(config) as sock:
-        url = url_of(config, sock)
-        port = sock.getsockname()[1]
-        with socket.create_connection(("::1", port)):
-            pass
+def test_address_of_every_family_is_told_as_one_that_works(serve: Serve) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no sockets for both families")
+    with on_loopback(serve(config={"host": "::"})) as url:
+        port = urlsplit(url).port
+        for host in (url, f"http://127.0.0.1:{port}", f"http://[::1]:{port}"):
+            with urllib.request.urlopen(f"{host}/health", timeout=PATIENCE_S) as reply:
+                assert json.load(reply) == {"status": "ok"}
 
     assert url == f"http://[::1]:{port}"
+
+
+def test_address_of_this_machine_alone_is_of_one_family() -> None:
+    with listen(ServerConfig(host="::1", port=0)) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 
 def test_server_is_one_process(serve: Serve) -> None:
