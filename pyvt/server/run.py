@@ -201,20 +201,21 @@ def settled(load: Callable[[], AsyncLLM]) -> Callable[[], AsyncLLM]:
 
 
 async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
-    """Let running requests end, then stop the server."""
+    """Let running requests end and their answers be read, then stop the server."""
     state.is_draining = True
-    await _until_idle(state, state.config.shutdown_timeout_s)
+    await _until_idle(state, server, state.config.shutdown_timeout_s)
     if state.num_unfinished:
         log.warning("aborting %d requests after the drain", state.num_unfinished)
         state.close_streams()
-        await _until_idle(state, 1.0)
+        await _until_idle(state, server, 1.0)
+    server.end_answers()
     server.should_exit = True
 
 
-async def _until_idle(state: ServerState, timeout_s: float) -> None:
+async def _until_idle(state: ServerState, server: "UnsignalledServer", timeout_s: float) -> None:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s
-    while state.num_unfinished and loop.time() < end_s:
+    while (state.num_unfinished or server.is_answering) and loop.time() < end_s:
         await asyncio.sleep(_POLL_S)
 
 
@@ -235,6 +236,7 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
     made = uvicorn.Config(
         create_app(state),
         http=Connection,
+        ws="none",
         log_config=None,
         log_level="error",
         access_log=False,
@@ -258,7 +260,21 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
 
 
 class UnsignalledServer(uvicorn.Server):
-    """A server that leaves signals to ``serve``."""
+    """A server that leaves signals to ``serve`` and is told of its end by ``should_exit``."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a client waits for an answer, or for the rest of one."""
+        return any(connection.is_answering for connection in self._connections())
+
+    def end_answers(self) -> None:
+        """End all connections whose answers are unfinished or unread."""
+        for connection in self._connections():
+            if connection.is_answering:
+                connection.end()
+
+    def _connections(self) -> list[Connection]:
+        return [c for c in self.server_state.connections if isinstance(c, Connection)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
