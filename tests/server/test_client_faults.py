@@ -3,13 +3,11 @@
 import asyncio
 import http.client
 import json
-import os
 import socket
 import struct
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -223,14 +221,6 @@ def test_address_of_this_machine_alone_is_of_one_family() -> None:
         port = sock.getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-
-
-def test_server_is_one_process(serve: Serve) -> None:
-    with on_loopback(serve()) as url:
-        assert url
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-
-    assert children == ""
 
 
 def test_every_text_is_answered_beside_its_own_history(serve: Serve) -> None:
