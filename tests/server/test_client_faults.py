@@ -3,16 +3,19 @@
 import asyncio
 import http.client
 import json
+import logging
 import socket
 import struct
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from pyvt import log
 from pyvt.config.server import ServerConfig
 from pyvt.server.run import listen
 from tests.server.conftest import Serve
@@ -76,11 +79,29 @@ def test_ends_are_words_of_the_api_and_failures_are_errors(
     assert reply.is_done == (is_stream and code is None)
 
 
-def test_debug_log_changes_no_prompt(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def debug_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Makes the log what it is in a process with PYVT_LOG_LEVEL=debug."""
+    root = logging.getLogger("pyvt")
+    before = (root.level, list(root.handlers))
+
+    def start() -> None:
+        monkeypatch.setenv("PYVT_LOG_LEVEL", "debug")
+        root.handlers = []
+        log._root.cache_clear()
+        log.get_logger("pyvt.server")
+
+    yield start
+    level, root.handlers = before
+    root.setLevel(level)
+
+
+def test_debug_log_changes_no_prompt(serve: Serve, debug_log: Callable[[], None]) -> None:
     body = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "f"}}]}
     plain = serve(template=HERMES).post(f"{PATH}/render", body).json()["prompt"]
 
-    monkeypatch.setenv("PYVT_LOG_LEVEL", "debug")
+    debug_log()
+    assert logging.getLogger("pyvt.server.app").isEnabledFor(logging.DEBUG)
     told = serve(template=HERMES).post(f"{PATH}/render", body).json()["prompt"]
 
     assert told == plain
