@@ -35,6 +35,7 @@ log = get_logger(__name__)
 # Longer than the pools of clients keep a connection, so that it is they who close it.
 KEEP_ALIVE_S = 75
 _POLL_S = 0.05
+_DATE_S = 1.0
 _BACKLOG = 1024
 
 
@@ -172,7 +173,7 @@ async def _serve(
                 sleeping = asyncio.ensure_future(sleep_when_idle(state, state.config.keep_alive_s))
         await running
     finally:
-        server.should_exit = True
+        server.stop()
         if sleeping is not None:
             sleeping.cancel()
         await asyncio.gather(running, *ending, return_exceptions=True)
@@ -209,7 +210,7 @@ async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
         state.close_streams()
         await _until_idle(state, server, 1.0)
     server.end_answers()
-    server.should_exit = True
+    server.stop()
 
 
 async def _until_idle(state: ServerState, server: "UnsignalledServer", timeout_s: float) -> None:
@@ -260,7 +261,25 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
 
 
 class UnsignalledServer(uvicorn.Server):
-    """A server that leaves signals to ``serve`` and is told of its end by ``should_exit``."""
+    """A server that leaves signals to ``serve`` and sleeps until it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Keep the date that answers have, which changes once a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _DATE_S)
+
+    def stop(self) -> None:
+        """Begin the end; any thread may call it."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
 
     @property
     def is_answering(self) -> bool:

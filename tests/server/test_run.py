@@ -60,7 +60,7 @@ def on_loopback(server: Server) -> Iterator[str]:
     try:
         yield url_of(config, sock)
     finally:
-        running.should_exit = True
+        running.stop()
         thread.join(60)
         sock.close()
     assert not thread.is_alive()
@@ -290,6 +290,26 @@ def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
     asyncio.run(asyncio.sleep(1.0))
 
     assert time.process_time() - before_s < 0.5
+
+
+def test_idle_server_wakes_up_for_the_date_alone(serve: Serve) -> None:
+    state = serve(config={"port": 0}).state
+    ticks: list[float] = []
+
+    class Counting(UnsignalledServer):
+        async def on_tick(self, counter: int) -> bool:
+            ticks.append(time.monotonic())
+            return await super().on_tick(counter)
+
+    async def run(spent_s: float) -> None:
+        server = Counting(uvicorn_config(state))
+        running = asyncio.ensure_future(server.serve(sockets=[listen(state.config)]))
+        await asyncio.sleep(spent_s)
+        server.stop()
+        await running
+
+    asyncio.run(run(1.5))
+    assert len(ticks) <= 3 + ticks[-1] - ticks[0]
 
 
 def test_the_printed_curl_reaches_a_unix_socket(launch: Launch, tmp_path: Path) -> None:
