@@ -7,6 +7,9 @@
    Behind an answer that has begun there is no place for it: the connection ends.
 4. A client that has ended its side is mostly gone; one that only has nothing more to say looks the
    same. So answers that are there within ``HALF_CLOSED_S`` are sent, and then it has left.
+5. An offer of another protocol, such as HTTP/2 without TLS, is not taken: the request is answered.
+6. HTTP/1.0 has no chunks: an answer of unknown length ends with the connection.
+7. An answer that is given up before its end ends the connection at once; who did it says why.
 
 Bodies have the bounds of ``body``.
 """
@@ -14,6 +17,8 @@ Bodies have the bounds of ``body``.
 import asyncio
 from typing import Any
 
+import httptools
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pyvt.errors import RequestError
@@ -30,6 +35,25 @@ class _HeadTooLargeError(Exception):
     """Ends the parsing of a request."""
 
 
+class _WithoutChunks:
+    """Sends an answer; one of unknown length is written as it is and ends with the connection."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._has_length = False
+
+    async def __call__(self, message: Message) -> None:
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = [name.lower() for name, _ in message["headers"]]
+            self._has_length = b"content-length" in names
+            cycle.chunked_encoding = None if self._has_length else False
+        elif not self._has_length:
+            # The only length that uvicorn then checks.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await cycle.send(message)  # type: ignore[arg-type]
+
+
 class Connection(HttpToolsProtocol):
     """One connection; uvicorn makes one for each client."""
 
@@ -41,6 +65,8 @@ class Connection(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
+        # Whether the parser stops behind the head, for the client offers another protocol.
+        self._is_offer = False
         # Requests that came on this connection and have no whole answer yet, the first one first.
         self._unanswered: list[RequestResponseCycle] = []
 
@@ -75,7 +101,8 @@ class Connection(HttpToolsProtocol):
             if self._head_timer is None:
                 self._head_timer = self.loop.call_later(HEAD_S, self._end_late_head)
             self._num_head_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._is_in_head and self._num_head_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
             self.send_400_response("")
@@ -86,6 +113,10 @@ class Connection(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES:
             self._refuse_head()
             raise _HeadTooLargeError
+        self._is_offer = any(name == b"upgrade" for name, _ in self.headers)
+        self._is_offer = self._is_offer and self.parser.should_upgrade()
+        if self._is_offer:
+            return
         self._stop_timer()
         self._is_in_head = False
         super().on_headers_complete()
@@ -94,9 +125,30 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Begin to wait for the head of the next request."""
+        if self._is_offer:
+            return
         self._is_in_head = True
         self._num_head_bytes = 0
         super().on_message_complete()
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a whole request has no whole answer yet, or the client has not read it."""
+        waiting = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        is_made = any(cycle.response_started or not cycle.more_body for cycle in waiting)
+        return is_made or self.transport.get_write_buffer_size() > 0
+
+    def end(self) -> None:
+        """End the connection at once, whatever it waits for."""
+        self._give_up_requests()
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """End the connection as the server ends: behind an answer, else at once."""
+        if self.is_answering:
+            super().shutdown()
+        else:
+            self.end()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what came, and end the connection."""
@@ -119,6 +171,35 @@ class Connection(HttpToolsProtocol):
             self._end_timer = self.loop.call_later(LINGER_S, self.transport.close)
         else:  # TLS
             self.transport.close()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stop:
+            if self._is_offer:
+                self._parse_without_offer(data[stop.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _parse_without_offer(self, rest: bytes) -> None:
+        """Parse a head again without its offer, and what has come behind it."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        head = b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+        self._parse(head + rest)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["http_version"] == "1.0":
+                send = _WithoutChunks(cycle)
+            await app(scope, receive, send)
+            if cycle.response_started and not cycle.response_complete:
+                self.end()
+
+        super()._start_asgi_task(cycle, answer)  # type: ignore[arg-type]
 
     def _give_up_requests(self) -> bool:
         """End all requests as if the client had left; return whether an answer had begun."""

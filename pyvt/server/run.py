@@ -35,6 +35,7 @@ log = get_logger(__name__)
 # Longer than the pools of clients keep a connection, so that it is they who close it.
 KEEP_ALIVE_S = 75
 _POLL_S = 0.05
+_DATE_S = 1.0
 _BACKLOG = 1024
 
 
@@ -48,8 +49,7 @@ def listen(config: ServerConfig) -> socket.socket:
     try:
         if config.uds is not None:
             return _unix_socket(Path(config.uds))
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        sock = socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
+        sock = _tcp_socket(config)
     except OSError as error:
         raise ConfigError(
             f"[serve] address: expected {where!r} to be free and of this machine, got "
@@ -58,6 +58,16 @@ def listen(config: ServerConfig) -> socket.socket:
         ) from error
     sock.setblocking(False)
     return sock
+
+
+def _tcp_socket(config: ServerConfig) -> socket.socket:
+    """Bind an address; ``::`` is all addresses, those of IPv4 too where the system can."""
+    return socket.create_server(
+        (config.host, config.port),
+        family=socket.AF_INET6 if ":" in config.host else socket.AF_INET,
+        backlog=_BACKLOG,
+        dualstack_ipv6=config.host == "::" and socket.has_dualstack_ipv6(),
+    )
 
 
 def _unix_socket(path: Path) -> socket.socket:
@@ -151,11 +161,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    loading = asyncio.ensure_future(asyncio.to_thread(load))
+    loading = asyncio.ensure_future(_load(state, load))
     try:
         await asyncio.wait({loading, running}, return_when=asyncio.FIRST_COMPLETED)
         if loading.done():
-            state.attach(loading.result())
+            loading.result()
             if not ending:
                 on_ready(url_of(state.config, sock))
             if state.config.keep_alive_s is not None:
@@ -163,12 +173,17 @@ async def _serve(
                 sleeping = asyncio.ensure_future(sleep_when_idle(state, state.config.keep_alive_s))
         await running
     finally:
-        server.should_exit = True
+        server.stop()
         if sleeping is not None:
             sleeping.cancel()
         await asyncio.gather(running, *ending, return_exceptions=True)
         if state.llm is not None:
             await state.llm.shutdown(timeout_s=5.0)
+
+
+async def _load(state: ServerState, load: Callable[[], AsyncLLM]) -> None:
+    """Load the model; nobody but the state holds it, which must be able to let go of it."""
+    state.attach(await asyncio.to_thread(load))
 
 
 def settled(load: Callable[[], AsyncLLM]) -> Callable[[], AsyncLLM]:
@@ -187,20 +202,21 @@ def settled(load: Callable[[], AsyncLLM]) -> Callable[[], AsyncLLM]:
 
 
 async def _drain(state: ServerState, server: "UnsignalledServer") -> None:
-    """Let running requests end, then stop the server."""
+    """Let running requests end and their answers be read, then stop the server."""
     state.is_draining = True
-    await _until_idle(state, state.config.shutdown_timeout_s)
+    await _until_idle(state, server, state.config.shutdown_timeout_s)
     if state.num_unfinished:
         log.warning("aborting %d requests after the drain", state.num_unfinished)
         state.close_streams()
-        await _until_idle(state, 1.0)
-    server.should_exit = True
+        await _until_idle(state, server, 1.0)
+    server.end_answers()
+    server.stop()
 
 
-async def _until_idle(state: ServerState, timeout_s: float) -> None:
+async def _until_idle(state: ServerState, server: "UnsignalledServer", timeout_s: float) -> None:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + timeout_s
-    while state.num_unfinished and loop.time() < end_s:
+    while (state.num_unfinished or server.is_answering) and loop.time() < end_s:
         await asyncio.sleep(_POLL_S)
 
 
@@ -221,6 +237,7 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
     made = uvicorn.Config(
         create_app(state),
         http=Connection,
+        ws="none",
         log_config=None,
         log_level="error",
         access_log=False,
@@ -244,7 +261,39 @@ def uvicorn_config(state: ServerState) -> uvicorn.Config:
 
 
 class UnsignalledServer(uvicorn.Server):
-    """A server that leaves signals to ``serve``."""
+    """A server that leaves signals to ``serve`` and sleeps until it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Keep the date that answers have, which changes once a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _DATE_S)
+
+    def stop(self) -> None:
+        """Begin the end; any thread may call it."""
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a client waits for an answer, or for the rest of one."""
+        return any(connection.is_answering for connection in self._connections())
+
+    def end_answers(self) -> None:
+        """End all connections whose answers are unfinished or unread."""
+        for connection in self._connections():
+            if connection.is_answering:
+                connection.end()
+
+    def _connections(self) -> list[Connection]:
+        return [c for c in self.server_state.connections if isinstance(c, Connection)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

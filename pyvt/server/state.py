@@ -50,6 +50,7 @@ class ServerState:
         waking: the load that runs.
         num_handled: requests that need the model and are being handled.
         last_handled_s: when one of them was done, on the monotonic clock.
+        card: what is told of the model beside its name, since its first load.
     """
 
     config: ServerConfig
@@ -63,6 +64,7 @@ class ServerState:
     last_handled_s: float = field(default_factory=time.monotonic)
     started_s: float = field(default_factory=time.time)
     metrics: Metrics = field(init=False)
+    card: Mapping[str, Any] = field(default_factory=dict)
     _speech: Speech | None = None
     _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
 
@@ -71,6 +73,16 @@ class ServerState:
         self.llm = llm
         self.is_asleep = False
         self.metrics.attach(llm.engine)
+        processor = llm.engine.input_processor
+        speech = self.speech(processor)
+        self.card = {
+            "max_model_len": processor.limits.max_model_len,
+            "capabilities": {
+                "chat": processor.chat_template is not None,
+                "tool_calls": None if speech.dialect is None else speech.dialect.name,
+                "reasoning": None if speech.tags is None else speech.tags.opening,
+            },
+        }
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.names[0])

@@ -1,5 +1,6 @@
 """Bytes on a socket that no client of ours would send."""
 
+import http.client
 import json
 import logging
 import socket
@@ -232,3 +233,108 @@ def test_client_of_two_requests_that_leaves_ends_the_first(serve: Serve) -> None
         assert server.becomes_idle()
 
     assert 0 < len(steps) < 99
+
+
+CLOSE = b"Connection: close"
+OFFER = (
+    b"Connection: Upgrade, HTTP2-Settings",
+    b"Upgrade: h2c",
+    b"HTTP2-Settings: AAMAAABkAAQAoAAA",
+)
+
+
+def read_answer(sock: socket.socket) -> tuple[int, Any]:
+    """Read an answer of a told length from a connection that stays."""
+    reply = http.client.HTTPResponse(sock)
+    reply.begin()
+    return reply.status, json.loads(reply.read())
+
+
+@pytest.mark.parametrize("size", [7, 1 << 16])
+@pytest.mark.parametrize(
+    "offer", [OFFER, (b"Connection: Upgrade", b"Upgrade: websocket")], ids=["h2c", "websocket"]
+)
+def test_offer_of_another_protocol_is_not_taken_and_the_request_is_answered(
+    serve: Serve, offer: tuple[bytes, ...], size: int
+) -> None:
+    body = b'{"prompt": "a", "max_tokens": 3, "echo": true}'
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    headers = b"\r\n".join((*offer, b"Transfer-Encoding: chunked"))
+    requests = (
+        post(body, *offer),
+        b"POST /v1/completions HTTP/1.1\r\n" + HEAD + headers + b"\r\n\r\n" + chunked,
+        GET + b"\r\n".join(offer) + b"\r\n\r\n",
+        post(body),
+    )
+
+    with on_loopback(serve(["xyz"])) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+            answers = []
+            for data in requests:
+                for start in range(0, len(data), size):
+                    sock.sendall(data[start : start + size])
+                answers.append(read_answer(sock))
+
+    assert [status for status, _ in answers] == [200] * 4
+    assert answers[2][1] == {"status": "ok"}
+    texts = [answer["choices"][0]["text"] for _, answer in answers if "choices" in answer]
+    assert texts == ["axyz"] * 3
+
+
+def test_stream_for_a_client_of_http_1_0_has_no_chunks_and_ends_with_the_connection(
+    serve: Serve,
+) -> None:
+    whole = post(BODY).replace(b"HTTP/1.1", b"HTTP/1.0")
+    stream = post(BODY[:-1] + b', "stream": true}').replace(b"HTTP/1.1", b"HTTP/1.0")
+
+    with on_loopback(serve()) as url:
+        answer, streamed = talk(url, whole), talk(url, stream)
+
+    assert told(answer)[1]["choices"][0]["text"] == "Paris."
+    head, _, events = streamed.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    lines = events.split(b"\n\n")
+    assert lines[-2:] == [b"data: [DONE]", b""]
+    assert all(line.startswith(b"data: ") for line in lines[:-1])
+
+
+def test_stream_that_is_left_unread_is_cut_with_one_line_and_bounded_until_then(
+    serve: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[Any] = []
+    made = connection.Connection.connection_made
+
+    def connect(self: Any, transport: Any) -> None:
+        made(self, transport)
+        connections.append(self)
+        # The system holds little, so what is not read waits here.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    monkeypatch.setattr(connection.Connection, "connection_made", connect)
+    size = {"max_model_len": 6000, "num_blocks": 3000}
+    server = serve(["x" * 5000], config={"stall_timeout_s": 0.5}, **size)
+    most = 0
+    with on_loopback(server) as url, caplog.at_level(logging.WARNING):
+        for name in ("pyvt", "uvicorn.error"):
+            logging.getLogger(name).addHandler(caplog.handler)
+        host, port = url.removeprefix("http://").split(":")
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(PATIENCE_S)
+            sock.connect((host, int(port)))
+            sock.sendall(post(b'{"prompt": "Hi", "max_tokens": 5000, "stream": true}'))
+            end_s = time.monotonic() + PATIENCE_S
+            while not connections or connections[0].parser is not None:
+                assert time.monotonic() < end_s, "nobody ends the connection"
+                if connections:
+                    most = max(most, connections[0].transport.get_write_buffer_size())
+                time.sleep(0.001)
+        for name in ("pyvt", "uvicorn.error"):
+            logging.getLogger(name).removeHandler(caplog.handler)
+
+    assert server.becomes_idle()
+    assert 0 < most < 2 * 65536
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "left unread" in line

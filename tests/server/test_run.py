@@ -3,19 +3,17 @@
 import asyncio
 import gc
 import json
-import os
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,9 +31,9 @@ from pyvt.server.run import (
     url_of,
     uvicorn_config,
 )
-from tests.engine.tiny_model import write_tiny_model
 from tests.server.conftest import Serve
 from tests.server.harness import HERMES, PATIENCE_S, SOON_S, THINKING, Server
+from tests.server.process import Launch
 
 TOOL: Any = {
     "type": "function",
@@ -62,7 +60,7 @@ def on_loopback(server: Server) -> Iterator[str]:
     try:
         yield url_of(config, sock)
     finally:
-        running.should_exit = True
+        running.stop()
         thread.join(60)
         sock.close()
     assert not thread.is_alive()
@@ -261,65 +259,19 @@ def test_connections_outlive_the_pools_of_clients() -> None:
     assert KEEP_ALIVE_S >= 75
 
 
-class Process:
-    """``pyvt serve`` of a tiny model in a process of its own."""
-
-    def __init__(self, model: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "pyvt", "serve", str(model), "--port", "0"]
-        self.process = subprocess.Popen(
-            [*command, "--backend", "numpy", *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )
-        self.lines: list[str] = []
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip())
-            if line.startswith("try"):
-                break
-        (self.url,) = [line.split()[-1] for line in self.lines if line.startswith("url")]
-
-    def stream(self) -> Any:
-        """Start a stream of many tokens; returns once the first chunk has come."""
-        body = b'{"prompt": "a", "max_tokens": 120, "ignore_eos": true, "stream": true}'
-        request = urllib.request.Request(
-            f"{self.url}/v1/completions", body, {"content-type": "application/json"}
-        )
-        reply = urllib.request.urlopen(request, timeout=PATIENCE_S)
-        reply.readline()
-        return reply
-
-    def end(self) -> int:
-        """Wait for the end; returns the exit code."""
-        assert self.process.stderr is not None
-        code = self.process.wait(PATIENCE_S)
-        self.process.stderr.close()
-        return code
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model on disk."""
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny-llama")
-
-
 def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
-    tiny_model: Path,
+    launch: Launch,
 ) -> None:
-    server = Process(tiny_model)
+    server = launch()
     reply = server.stream()
 
     server.process.send_signal(signal.SIGTERM)
-    rest = reply.read()
-    assert server.process.stderr is not None
-    server.lines += [line.rstrip() for line in server.process.stderr]
 
-    assert rest.endswith(b"data: [DONE]\n\n")
+    assert reply.read().endswith(b"data: [DONE]\n\n")
     assert server.end() == 0
     words = [line.split()[0] for line in server.lines if not line.startswith("{")]
     assert words == ["loading", "context", "memory", "model", "detected", "url", "try", "stopping"]
-    assert server.lines[1] == "context    128 tokens, the model's own"
+    assert server.lines[1] == "context    30000 tokens, the model's own"
     assert "weights" in server.lines[2]
     assert "KV" in server.lines[2]
     assert server.lines[3].endswith(
@@ -329,31 +281,7 @@ def test_process_prints_what_is_served_drains_on_a_signal_and_frees_the_port(
     # Beside them: a line for each request.
     (access,) = [json.loads(line) for line in server.lines if line.startswith("{")]
     assert (access["path"], access["status"]) == ("/v1/completions", 200)
-    port = int(server.url.rpartition(":")[2])
-    socket.create_server(("127.0.0.1", port)).close()
-
-
-def test_process_aborts_what_outlives_the_drain(tiny_model: Path) -> None:
-    server = Process(tiny_model, "--shutdown-timeout", "0")
-    reply = server.stream()
-
-    server.process.send_signal(signal.SIGINT)
-    rest = reply.read()
-
-    assert server.end() == 0
-    assert b'"error"' in rest or rest.endswith(b"data: [DONE]\n\n")
-
-
-def test_process_ends_at_once_on_a_second_signal(tiny_model: Path) -> None:
-    server = Process(tiny_model)
-    with suppress(OSError):
-        server.stream()
-
-    server.process.send_signal(signal.SIGINT)
-    server.process.send_signal(signal.SIGTERM)
-
-    # Where the stream was short, the first signal was enough.
-    assert server.end() in (0, 130)
+    socket.create_server(("127.0.0.1", server.port)).close()
 
 
 def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
@@ -366,10 +294,30 @@ def test_idle_engine_takes_no_processor_time(serve: Serve) -> None:
     assert time.process_time() - before_s < 0.5
 
 
-def test_the_printed_curl_reaches_a_unix_socket(tiny_model: Path, tmp_path: Path) -> None:
+def test_idle_server_wakes_up_for_the_date_alone(serve: Serve) -> None:
+    state = serve(config={"port": 0}).state
+    ticks: list[float] = []
+
+    class Counting(UnsignalledServer):
+        async def on_tick(self, counter: int) -> bool:
+            ticks.append(time.monotonic())
+            return await super().on_tick(counter)
+
+    async def run(spent_s: float) -> None:
+        server = Counting(uvicorn_config(state))
+        running = asyncio.ensure_future(server.serve(sockets=[listen(state.config)]))
+        await asyncio.sleep(spent_s)
+        server.stop()
+        await running
+
+    asyncio.run(run(1.5))
+    assert len(ticks) <= 3 + ticks[-1] - ticks[0]
+
+
+def test_the_printed_curl_reaches_a_unix_socket(launch: Launch, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    server = Process(tiny_model, "--uds", str(tmp_path / "a socket"))
+    server = launch("--uds", str(tmp_path / "a socket"))
     command = server.lines[-1].removeprefix("try").strip()
 
     done = subprocess.run(["bash", "-c", f"{command} -s"], capture_output=True, timeout=PATIENCE_S)

@@ -2,21 +2,28 @@
 
 import asyncio
 import gc
+import os
 import re
+import signal
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pyvt.engine.async_llm import AsyncLLM
 from pyvt.errors import CheckpointError
+from pyvt.server.app import create_app
+from pyvt.server.run import listen
+from pyvt.server.run import serve as serve_until_a_signal
 from pyvt.server.sleep import sleep_when_idle
+from pyvt.server.state import ServerState
 from tests.engine.engines import engine_of
 from tests.server.conftest import Serve
-from tests.server.harness import PATIENCE_S, Reply, Script, Server
+from tests.server.harness import HERMES, PATIENCE_S, Client, Reply, Script, Server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 PATH = "/v1/chat/completions"
@@ -112,6 +119,46 @@ def test_model_that_sleeps_holds_no_memory(serve: Serve) -> None:
     server.close = lambda: None  # type: ignore[method-assign] # there is nothing left to close
 
 
+def test_server_that_runs_holds_neither_its_first_model_nor_the_next_one(serve: Serve) -> None:
+    config = replace(serve().state.config, port=0, keep_alive_s=KEEP_ALIVE_S)
+    state = ServerState(config=config, names=("tiny",))
+    cores: list[weakref.ref[Any]] = []
+    held: list[list[bool]] = []
+
+    def load() -> AsyncLLM:
+        llm = AsyncLLM.from_engine(engine_of(forced=Script(["Hi."]), max_model_len=400))
+        cores.append(weakref.ref(llm.engine.core))
+        return llm
+
+    async def look_at_two() -> None:
+        try:
+            for _ in range(2):
+                async with asyncio.timeout(PATIENCE_S):
+                    while not state.is_asleep or state.llm is not None:
+                        await asyncio.sleep(0.005)
+                    while gc.get_freeze_count():
+                        await asyncio.sleep(0.005)
+                await asyncio.to_thread(gc.collect)
+                held.append([core() is not None for core in cores])
+                body = {"prompt": "Hi", "max_tokens": 3}
+                reply = await Client(create_app(state)).ask("POST", "/v1/completions", body)
+                assert reply.status == 200, reply.text
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    looking: list[asyncio.Future[None]] = []
+    serve_until_a_signal(
+        state,
+        listen(config),
+        load,
+        on_ready=lambda _: looking.append(asyncio.ensure_future(look_at_two())),
+        on_drain=lambda _: None,
+    )
+
+    looking[0].result()
+    assert held == [[False], [False, False]]
+
+
 def test_stream_longer_than_the_limit_keeps_the_model(serve: Serve) -> None:
     server = serve(["x" * 60], before_step=lambda _: time.sleep(0.004))
 
@@ -138,6 +185,22 @@ def test_server_that_sleeps_is_ready_and_answers_what_needs_no_model(serve: Serv
     found = run(server, work)
 
     assert set(found.values()) == {200}
+
+
+def test_model_that_sleeps_is_told_of_as_when_it_was_awake(serve: Serve) -> None:
+    server = serve(template=HERMES)
+
+    async def work(loads: Loads) -> list[dict[str, Any]]:
+        awake = await server.ask("GET", "/v1/models/tiny")
+        await asleep(server)
+        return [awake.json(), (await server.ask("GET", "/v1/models/tiny")).json()]
+
+    told = run(server, work)
+
+    assert [model.pop("status") for model in told] == ["ready", "asleep"]
+    assert told[0] == told[1]
+    assert told[1]["max_model_len"] == 400
+    assert told[1]["capabilities"]["tool_calls"] == "hermes"
 
 
 def test_load_that_fails_is_an_error_and_the_next_request_tries_again(serve: Serve) -> None:

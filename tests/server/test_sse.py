@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from pyvt.server.app import create_app
 from pyvt.server.sse import COMMENT, ClientGoneError, EventStream, until_client_leaves
+from pyvt.server.state import ServerState
 from tests.server.conftest import Serve
 from tests.server.harness import PATIENCE_S, Reply, Server
 
@@ -184,12 +186,12 @@ def test_models_tell_whether_the_model_is_there(serve: Serve) -> None:
     ready = status()
     server.state.is_draining = True
     stopped = status()
-    server.state.is_draining, server.state.llm = False, None
-    loading = status()
-    server.state.is_asleep = True
+    server.state.is_draining, server.state.llm, server.state.is_asleep = False, None, True
+    asleep = status()
+    server.app = create_app(ServerState(config=server.state.config, names=server.state.names))
 
-    assert (ready, stopped) == (("ready", True), ("stopped", True))
-    assert (loading, status()) == (("loading", False), ("asleep", False))
+    assert (ready, stopped, asleep) == (("ready", True), ("stopped", True), ("asleep", True))
+    assert status() == ("loading", False)
 
 
 def test_draining_and_loading_server_is_503(serve: Serve) -> None:

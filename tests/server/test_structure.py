@@ -93,6 +93,7 @@ def _content(reply: Reply) -> str:
     return str(choice["content"])
 
 
+FORM_SCHEMAS = {"json_schema": SCHEMA, "json_object": {"type": "object"}}
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "json_object": ({"response_format": {"type": "json_object"}}, r"\{.*\}"),
     "json_schema": (
@@ -190,12 +191,24 @@ def test_form_and_tools_together_are_calls_or_content(
 
     assert reply.status == 200, reply.text
     (answer,) = whole(reply)
-    if choice not in ("auto", "none"):
+    if choice == "none":
+        assert answer["calls"] == []
+    elif choice != "auto":
         assert answer["calls"]
     for call in answer["calls"]:
         json.loads(call["arguments"])
     if name != "text" and not answer["calls"]:
-        json.loads(answer["content"])
+        jsonschema.validate(json.loads(answer["content"]), FORM_SCHEMAS[name])
+
+
+def test_choice_none_takes_the_text_of_a_call_for_content(llm: AsyncLLM) -> None:
+    text = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    form = {"structured_outputs": {"choice": [text]}, "max_tokens": 80}
+
+    reply = Tiny(llm, "hermes").chat(tools=TOOLS, tool_choice="none", **form)
+
+    (answer,) = whole(reply)
+    assert (answer["calls"], answer["content"]) == ([], text)
 
 
 def test_form_begins_after_reasoning_that_the_prompt_opened(llm: AsyncLLM) -> None:

@@ -9,7 +9,7 @@ from pyvt.server.state import ServerState, state_of
 
 
 async def list_models(request: Request) -> Response:
-    """List the names of the one model; while it is not loaded without its context and the rest."""
+    """List the names of the one model; before its first load without its context and the rest."""
     state = state_of(request)
     return JSONResponse({"object": "list", "data": [_model(state, name) for name in state.names]})
 
@@ -21,7 +21,7 @@ async def get_model(request: Request) -> Response:
 
 
 def _model(state: ServerState, name: str) -> dict[str, Any]:
-    model: dict[str, Any] = {
+    return {
         "id": name,
         "object": "model",
         "created": int(state.started_s),
@@ -29,14 +29,5 @@ def _model(state: ServerState, name: str) -> dict[str, Any]:
         "root": state.names[0],
         "parent": None,
         "status": state.status,
+        **state.card,
     }
-    if state.llm is not None:
-        processor = state.llm.engine.input_processor
-        speech = state.speech(processor)
-        model["max_model_len"] = processor.limits.max_model_len
-        model["capabilities"] = {
-            "chat": processor.chat_template is not None,
-            "tool_calls": None if speech.dialect is None else speech.dialect.name,
-            "reasoning": None if speech.tags is None else speech.tags.opening,
-        }
-    return model
