@@ -57,7 +57,7 @@ def serve_command(model: str, **options: Any) -> None:
             engine = build_engine(
                 engine_config(str(path), **settings),
                 progress=progress,
-                on_plan=lambda plan: _tell_plan(plan, settings),
+                on_plan=lambda plan: None if state.is_asleep else _tell_plan(plan, settings),
             )
         return AsyncLLM.from_engine(engine, max_requests=config.max_queued_requests)
 

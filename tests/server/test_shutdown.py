@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,28 @@ def test_clients_that_neither_read_nor_send_hold_up_no_end(launch: Launch) -> No
 
     assert not any("Error" in line or "Traceback" in line for line in server.lines)
     assert not any("ASGI" in line for line in server.lines)
+
+
+def test_process_that_wakes_up_tells_nothing_of_its_memory_again(launch: Launch) -> None:
+    server = launch("--keep-alive", "0.2")
+    for _ in range(2):
+        assert server.post({"prompt": "a", "max_tokens": 1}).status == 200
+        await_sleep(server)
+    assert server.post({"prompt": "a", "max_tokens": 1}).status == 200
+
+    server.signal(signal.SIGINT)
+    server.end()
+
+    words = [line.split()[0] for line in server.lines if line]
+    assert words.count("context") == words.count("memory") == 1
+
+
+def await_sleep(server: Process) -> None:
+    """Return once the server holds no model."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        with urllib.request.urlopen(f"{server.url}/v1/models", timeout=PATIENCE_S) as reply:
+            if json.load(reply)["data"][0]["status"] == "asleep":
+                return
+        time.sleep(0.05)
+    raise AssertionError("expected a server that sleeps")
