@@ -1,19 +1,16 @@
 """A chat on its way into the engine, for every route that has one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-from types import MappingProxyType
 
 from starlette.requests import Request
 
 from pyvt.errors import RequestError
 from pyvt.sampling_params import MAX_LOGPROBS, ReasoningBudget, SamplingParams
 from pyvt.server.answer.parser import AnswerFormat
-from pyvt.server.conversation import THINKING, conversation
+from pyvt.server.conversation import conversation
 from pyvt.server.errors import WireException, renamed, request_error
-from pyvt.server.fields import MAX_WARNINGS
 from pyvt.server.generation import Generation, needs_stream
 from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
@@ -47,7 +44,7 @@ async def start_chat(
         chat: the checked request; other APIs translate theirs into one.
         request_id: unique.
         is_stream: whether the client gets each token as it comes.
-        names: fields of a chat → fields of the client's request, for errors and warnings.
+        names: fields of a chat → fields of the client's request, for errors.
 
     Raises:
         RequestError, WireException: the chat cannot be served.
@@ -55,7 +52,7 @@ async def start_chat(
     state = state_of(request)
     llm = state.ready_llm()
     try:
-        prepared = await llm.run_input(lambda: prepare_chat(state, chat, names or {}))
+        prepared = await llm.run_input(lambda: prepare_chat(state, chat))
         try:
             stream = await state.start(
                 request,
@@ -87,9 +84,7 @@ def _names(chat: ChatRequest) -> dict[str, str]:
     return names
 
 
-def prepare_chat(
-    state: ServerState, chat: ChatRequest, names: Mapping[str, str] = MappingProxyType({})
-) -> PreparedChat:
+def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
     """Return a chat rendered and its parameters checked; call it beside the loop."""
     llm = state.ready_llm()
     processor = llm.engine.input_processor
@@ -112,35 +107,7 @@ def prepare_chat(
     if found.form.tags is not None:
         # The parser looks for them, in the content alone.
         params = replace(params, stop=())
-    idle = _without_effect(state, chat)
-    warnings = (
-        f"{names.get(name, name)!r} had no effect: {why}"
-        for name, why in islice(idle, MAX_WARNINGS)
-    )
-    return PreparedChat(found.prompt, params, found.form, (*form.warnings, *warnings))
-
-
-def _without_effect(state: ServerState, chat: ChatRequest) -> Iterator[tuple[str, str]]:
-    """Yield each field that the model of a rendered chat has no use for, and why.
-
-    One that asks for what is so anyway is left out.
-    """
-    processor = state.ready_llm().engine.input_processor
-    assert processor.chat_template is not None, "the chat was rendered"
-    tools = None if chat.tool_choice == "none" else chat.tools
-    read = processor.chat_template.reads(tools)
-    has_reasoning = state.speech(processor).tags is not None
-    for name, value in (chat.chat_template_kwargs or {}).items():
-        is_so = name == THINKING and value is has_reasoning
-        if name not in read and not is_so:
-            yield f"chat_template_kwargs.{name[:80]}", "the chat template does not read it"
-    effort = chat.reasoning_effort
-    if effort is not None and "reasoning_effort" not in read:
-        is_switch = effort == "none" and (THINKING in read or not has_reasoning)
-        if not is_switch:
-            yield "reasoning_effort", "the chat template does not read it"
-    if chat.thinking_token_budget is not None and not has_reasoning:
-        yield "thinking_token_budget", "the chat template knows no reasoning"
+    return PreparedChat(found.prompt, params, found.form, form.warnings)
 
 
 def _budget(chat: ChatRequest, form: AnswerFormat) -> ReasoningBudget | None:

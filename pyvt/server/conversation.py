@@ -16,8 +16,6 @@ from pyvt.tokenizer.base import RenderedPrompt
 
 # Templates of models without the role know the same thing by this name.
 _DEVELOPER, _SYSTEM = "developer", "system"
-# The variable of templates that turns reasoning on and off.
-THINKING = "enable_thinking"
 # Stands behind a content that shall be continued: a character that no template writes.
 _END = "\uf8ff"
 
@@ -62,7 +60,7 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
         if request.reasoning_effort == "none":
-            variables.setdefault(THINKING, False)
+            variables.setdefault("enable_thinking", False)
     if request.documents is not None:
         raise request_error(
             "[request] documents: expected none, they are not supported",

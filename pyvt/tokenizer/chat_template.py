@@ -58,7 +58,6 @@ class _Compiled:
     source: str
     reads_reasoning: bool  # in its own field, and searches contents without it
     searches_reasoning: bool
-    names: frozenset[str]
 
 
 class ChatTemplate:
@@ -117,10 +116,6 @@ class ChatTemplate:
             param="messages",
             code="no_chat_template",
         )
-
-    def reads(self, tools: Any = None) -> frozenset[str]:
-        """Return the names that the template for a request reads: variables, and its own."""
-        return self._compile(self.select(tools)).names
 
     def render(
         self,
@@ -226,7 +221,6 @@ class ChatTemplate:
             source=source,
             reads_reasoning=searches and "reasoning_content" in words,
             searches_reasoning=searches,
-            names=frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"),
         )
 
 

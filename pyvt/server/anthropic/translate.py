@@ -14,8 +14,6 @@ NAMES = {
     "stop": "stop_sequences",
     "tools.function.parameters": "tools.input_schema",
     "tools.function": "tools",
-    "chat_template_kwargs.enable_thinking": "thinking",
-    "thinking_token_budget": "thinking.budget_tokens",
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
