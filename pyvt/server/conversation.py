@@ -1,6 +1,5 @@
 """From a chat's request to a prompt, and to how its answer is read."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, Start, start_state
 from pyvt.server.errors import request_error
 from pyvt.server.openai.schema import ChatRequest, Message, NamedTool, Part, TemplateFields, Tool
+from pyvt.server.plain_json import loaded
 from pyvt.server.state import Speech
 from pyvt.server.tool_parsers import schemas_of
 from pyvt.tokenizer.base import RenderedPrompt
@@ -173,7 +173,7 @@ def _arguments(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
-        value = json.loads(given or "{}")
+        value = loaded(given or "{}")
     except ValueError:
         return given
     return value if isinstance(value, dict) else given

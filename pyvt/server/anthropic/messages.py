@@ -4,7 +4,6 @@ A stream is ``message_start``; for each block ``content_block_start``, deltas an
 ``content_block_stop``; ``message_delta`` with the reason of the end; ``message_stop``.
 """
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from pyvt.server.fields import checked, told
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
+from pyvt.server.plain_json import loaded
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import request_id_of, state_of
 
@@ -172,9 +172,9 @@ def _empty_block(block: Block) -> dict[str, Any]:
 
 
 def _input(text: str) -> Any:
-    """Return the arguments of a call; those that were cut are told as their text."""
+    """Return the arguments of a call, or their text where that was cut or is no JSON."""
     try:
-        value = json.loads(text or "{}")
+        value = loaded(text or "{}")
     except ValueError:
         return {"partial_json": text}
     return value if isinstance(value, dict) else {"value": value}
