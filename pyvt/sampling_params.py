@@ -239,11 +239,13 @@ def _json_text(name: str, value: Any) -> str:
     """Return JSON as text; what is given as text is checked and kept in the order it has."""
     try:
         loaded = json.loads(value) if isinstance(value, str) else value
-        return json.dumps(loaded, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(loaded, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except (ValueError, TypeError) as error:
-        raise _bad_structure("JSON", value, name) from error
+        raise _bad_structure("JSON of Unicode text", value, name) from error
     except RecursionError as error:
         raise _bad_structure("JSON that is not nested so deeply", "more levels", name) from error
+    return text
 
 
 def _check_tags(text: Any) -> None:
