@@ -92,19 +92,23 @@ class _Endpoint:
                     await later(scope, receive, send)
                     return
                 if waking is not None:
-                    await asyncio.shield(waking)
+                    async with state.before_deadline(scope):
+                        await asyncio.shield(waking)
                 await self._answer(scope, receive, send)
         except ClientGoneError:
             return
-        except (PyvtError, WireException) as error:  # the model could not be loaded again
-            log.error("request %s: %s", scope["state"]["request_id"], error)
+        except (PyvtError, WireException) as error:
+            if not isinstance(error, (RequestError, WireException)):
+                # The model could not be loaded again.
+                log.error("request %s: %s", scope["state"]["request_id"], error)
             answer = error_response(wire_error(error), scope["path"])
             await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self.row.handler(request)
+            async with request.app.state.server.before_deadline(scope):
+                response = await self.row.handler(request)
         except (PyvtError, WireException) as error:
             if isinstance(error, EngineDeadError):
                 log.error("request %s: %s", scope["state"]["request_id"], error)

@@ -50,7 +50,8 @@ def error_response(error: WireError, path: str) -> Response:
 class RequestLog:
     """Gives each request an id, answers what nobody caught, and writes the access log.
 
-    The log has no prompts, no answers and no keys. ``scope["state"]["request_id"]`` is the id.
+    The log has no prompts, no answers and no keys. In ``scope["state"]`` are the id,
+    ``request_id``, and ``arrival_s``, when the head came, on the monotonic clock.
     """
 
     def __init__(self, app: ASGIApp, *, is_logging: bool) -> None:
@@ -69,7 +70,8 @@ class RequestLog:
             request_id if request_id not in self._in_use else f"{request_id}-{uuid.uuid4().hex}"
         )
         self._in_use.add(own_id)
-        scope.setdefault("state", {})["request_id"] = own_id
+        kept = scope.setdefault("state", {})
+        kept["request_id"], kept["arrival_s"] = own_id, time.monotonic()
         start_s = time.perf_counter()
         status = 0
         num_bytes = 0

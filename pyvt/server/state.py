@@ -4,10 +4,12 @@ import asyncio
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from pyvt.config.server import ServerConfig
 from pyvt.engine.async_llm import AsyncLLM, RequestStream
@@ -172,12 +174,34 @@ class ServerState:
             is_stream=is_stream,
             priority=asked.priority or 0,
             timeout_s=min(limits, default=None),
+            waited_s=waited_s(request.scope),
             tenant=key_salt_of(request),
             cache_salt=asked.cache_salt,
         )
         await stream.start()
         self._streams.add(stream)
         return stream
+
+    @asynccontextmanager
+    async def before_deadline(self, scope: Scope) -> AsyncIterator[None]:
+        """Give the work inside until the server's deadline, which counts from the request's head.
+
+        Raises:
+            RequestError: the deadline has passed.
+        """
+        if self.config.request_timeout_s is None:
+            yield
+            return
+        left_s = self.config.request_timeout_s - waited_s(scope)
+        try:
+            async with asyncio.timeout(left_s) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RequestError(
+                "[server] deadline: passed before the answer was complete", code="deadline_exceeded"
+            ) from error
 
     async def body(self, request: Request) -> dict[str, Any]:
         """Return the object that a request's body is, within the server's limits; read once."""
@@ -247,6 +271,12 @@ def state_of(request: Request) -> ServerState:
 def key_salt_of(request: Request) -> str:
     """Return what divides cached prefixes by key: a text of the key that was used, or nothing."""
     return str(request.scope["state"].get("key_salt", ""))
+
+
+def waited_s(scope: Scope) -> float:
+    """Return the seconds since a request's head came."""
+    since_s: float = scope["state"]["arrival_s"]
+    return time.monotonic() - since_s
 
 
 def request_id_of(request: Request) -> str:
