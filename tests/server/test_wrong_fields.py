@@ -4,6 +4,11 @@ from typing import Any
 
 import pytest
 
+from pyvt.server.anthropic.schema import MessagesRequest
+from pyvt.server.fields import RequestModel
+from pyvt.server.openai.responses_schema import ResponsesRequest
+from pyvt.server.openai.schema import ChatRequest, CompletionRequest
+from pyvt.server.unsupported import UNSUPPORTED as UNSUPPORTED_ANYWHERE
 from tests.server.conftest import Serve
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -78,6 +83,25 @@ UNSUPPORTED: list[tuple[str, str, Any]] = [
     (RESPONSES, "truncation", "auto"),
     (MESSAGES, "mcp_servers", [{"type": "url", "url": "x", "name": "y"}]),
     (MESSAGES, "container", "c"),
+    *((MESSAGES, name, 2) for name in ("n", "best_of", "prompt_logprobs", "max_output_tokens")),
+    (MESSAGES, "stop", "x"),
+    (MESSAGES, "parallel_tool_calls", False),
+    (MESSAGES, "thinking_token_budget", 5),
+    (MESSAGES, "reasoning_effort", "low"),
+    (MESSAGES, "response_format", {"type": "json_object"}),
+    (MESSAGES, "return_token_ids", True),
+    *((RESPONSES, name, 2) for name in ("n", "best_of", "prompt_logprobs", "max_tokens")),
+    (RESPONSES, "response_format", {"type": "json_object"}),
+    (RESPONSES, "return_token_ids", True),
+    (RESPONSES, "system", "x"),
+    (COMPLETIONS, "tools", [{"type": "function", "function": {"name": "f"}}]),
+    (COMPLETIONS, "tool_choice", "required"),
+    (COMPLETIONS, "thinking_token_budget", 5),
+    (COMPLETIONS, "max_completion_tokens", 5),
+    (COMPLETIONS, "system", "x"),
+    (CHAT, "thinking", {"type": "enabled", "budget_tokens": 1024}),
+    (CHAT, "system", "x"),
+    (CHAT, "stop_sequences", ["x"]),
     (EMBEDDINGS, "embed_dtype", "float16"),
     (EMBEDDINGS, "add_special_tokens", False),
 ]
@@ -93,7 +117,9 @@ NOTHING_ASKED: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"stream_options": None, "add_special_tokens": False}),
     (COMPLETIONS, {"add_special_tokens": True, "suffix": None, "best_of": 1}),
     (RESPONSES, {"max_tool_calls": 3, "truncation": "disabled", "background": False}),
-    (MESSAGES, {"mcp_servers": [], "service_tier": "auto"}),
+    (MESSAGES, {"mcp_servers": [], "service_tier": "auto", "n": 1, "stop": None}),
+    (RESPONSES, {"n": 1, "best_of": 1, "return_token_ids": False, "max_tokens": None}),
+    (COMPLETIONS, {"tools": [], "tool_choice": "none", "max_completion_tokens": None}),
     (EMBEDDINGS, {"embed_dtype": "float32", "endianness": "little"}),
 ]
 
@@ -158,3 +184,64 @@ def test_defaults_of_what_is_not_supported_are_taken_without_a_word(
 
     assert reply.status == 200, reply.text
     assert "warnings" not in reply.json()
+
+
+# What a route names in another way: the remedy, and a field that has the effect.
+RENAMED: list[tuple[str, str, Any, str]] = [
+    (MESSAGES, "stop", "x", "on this route it is called stop_sequences"),
+    (MESSAGES, "response_format", {"type": "json_object"}, "called output_config.format"),
+    (MESSAGES, "reasoning_effort", "low", "called output_config.effort"),
+    (MESSAGES, "parallel_tool_calls", False, "called tool_choice.disable_parallel_tool_use"),
+    (COMPLETIONS, "max_completion_tokens", 5, "called max_tokens"),
+    (COMPLETIONS, "system", "x", "ask POST /v1/chat/completions"),
+    (RESPONSES, "max_tokens", 5, "called max_output_tokens"),
+    (RESPONSES, "system", "x", "called instructions"),
+    (CHAT, "system", "x", "send a message of the role system"),
+]
+
+
+@pytest.mark.parametrize(("path", "name", "value", "remedy"), RENAMED)
+def test_field_of_another_route_is_refused_with_its_name_here(
+    serve: Serve, path: str, name: str, value: Any, remedy: str
+) -> None:
+    reply = serve().post(path, {**BODIES[path], name: value})
+
+    assert reply.status == 400
+    assert remedy in message_of(reply)
+
+
+MODELS = (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest)
+# Whose effect there is in any case.
+MISSED_BY_NOBODY = frozenset({"stream_options"})
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_of_another_route_is_known_or_refused(model: type[RequestModel]) -> None:
+    fields = {name for other in MODELS for name in other.model_fields}
+    known = {*model.model_fields, *model.unsupported, *UNSUPPORTED_ANYWHERE, *MISSED_BY_NOBODY}
+
+    assert fields - known == set()
+    assert model.model_fields.keys() & model.unsupported.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "near"),
+    [
+        (RESPONSES, "guided_json", "structured_outputs"),
+        (MESSAGES, "guided_json", "structured_outputs"),
+        (RESPONSES, "json_schema", "text"),
+        (MESSAGES, "thinking_budget", "thinking"),
+        (RESPONSES, "num_predict", "max_output_tokens"),
+        (CHAT, "num_ctx", "--max-model-len of the server"),
+    ],
+)
+def test_hint_names_a_field_of_the_route(serve: Serve, path: str, name: str, near: str) -> None:
+    told = serve().post(path, {**BODIES[path], name: 5}).json()["warnings"]
+
+    assert told == [f"{name!r} is unknown and had no effect; did you mean {near!r}?"]
+
+
+def test_hint_is_no_field_that_the_route_does_not_have(serve: Serve) -> None:
+    (told,) = serve().post(EMBEDDINGS, {"input": "Hi", "guided_json": {}}).json()["warnings"]
+
+    assert told == "'guided_json' is unknown and had no effect"

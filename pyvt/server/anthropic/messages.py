@@ -15,7 +15,7 @@ from pyvt.errors import PyvtError, RequestError
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
-from pyvt.server.anthropic.translate import NAMES, as_chat
+from pyvt.server.anthropic.translate import as_chat, names_of
 from pyvt.server.chats import prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of, renamed
 from pyvt.server.fields import checked, told
@@ -38,7 +38,7 @@ async def messages(request: Request) -> ASGIApp:
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
     generation = await start_chat(
-        request, chat, request_id=message_id, is_stream=is_stream, names=NAMES
+        request, chat, request_id=message_id, is_stream=is_stream, names=names_of(asked)
     )
     writer = _Writer(message_id, model, generation, asked.warnings())
     if is_stream:
@@ -58,7 +58,7 @@ async def count_tokens(request: Request) -> Response:
     try:
         ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
     except (RequestError, WireException) as error:
-        raise renamed(error, NAMES) from error
+        raise renamed(error, names_of(asked)) from error
     return JSONResponse({"input_tokens": len(ids), **told(asked)})
 
 

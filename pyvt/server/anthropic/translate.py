@@ -10,12 +10,22 @@ from pyvt.server.fields import checked
 from pyvt.server.openai.schema import ChatRequest, SamplingFields
 
 # Fields of a chat → fields of a message.
-NAMES = {
+_NAMES = {
     "stop": "stop_sequences",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "reasoning_effort": "output_config.effort",
+    "chat_template_kwargs.enable_thinking": "thinking",
     "tools.function.parameters": "tools.input_schema",
     "tools.function": "tools",
 }
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def names_of(asked: CountRequest) -> dict[str, str]:
+    """Return the names of a chat's fields in a request."""
+    form = "output_config.format" if asked.output_format is None else "output_format"
+    schema = f"{form}.schema"
+    return {**_NAMES, "response_format.json_schema.schema": schema, "response_format": form}
 
 
 def as_chat(asked: CountRequest) -> ChatRequest:
@@ -34,6 +44,9 @@ def as_chat(asked: CountRequest) -> ChatRequest:
         "tools": _tools(asked),
         "chat_template_kwargs": _template_kwargs(asked),
         "thinking_token_budget": None if asked.thinking is None else asked.thinking.budget_tokens,
+        "response_format": _format(asked),
+        "structured_outputs": asked.structured_outputs,
+        "reasoning_effort": None if asked.output_config is None else asked.output_config.effort,
         **_choice(asked),
         **{name: getattr(asked, name) for name in SamplingFields.model_fields},
     }
@@ -49,7 +62,7 @@ def as_chat(asked: CountRequest) -> ChatRequest:
     try:
         return checked(ChatRequest, body)
     except WireException as error:
-        raise renamed(error, NAMES) from error
+        raise renamed(error, names_of(asked)) from error
 
 
 def _messages(role: str, content: str | Sequence[Block]) -> list[dict[str, Any]]:
@@ -125,6 +138,22 @@ def _tools(asked: CountRequest) -> list[dict[str, Any]] | None:
         }
         tools.append({"type": "function", "function": function})
     return tools
+
+
+def _format(asked: CountRequest) -> dict[str, Any] | None:
+    """Return the form of the text in the words of chats; it is kept as it is or refused."""
+    form = None if asked.output_config is None else asked.output_config.format
+    if form is not None and asked.output_format is not None:
+        raise request_error(
+            "[request] output_format: expected it or output_config.format, not both",
+            param="output_format",
+            code="invalid_value",
+        )
+    form = form or asked.output_format
+    if form is None:
+        return None
+    spec = {"name": "answer", "schema": form.schema_, "strict": True}
+    return {"type": "json_schema", "json_schema": spec}
 
 
 def _choice(asked: CountRequest) -> dict[str, Any]:

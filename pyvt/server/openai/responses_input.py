@@ -56,6 +56,7 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         "chat_template_kwargs": asked.chat_template_kwargs,
         "thinking_token_budget": asked.thinking_token_budget,
         "response_format": _format(asked),
+        "structured_outputs": asked.structured_outputs,
         "logprobs": LOGPROBS in (asked.include or ()) or asked.top_logprobs is not None or None,
         "top_logprobs": asked.top_logprobs,
         "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
