@@ -16,9 +16,9 @@ from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
 from pyvt.server.anthropic.translate import as_chat, names_of
-from pyvt.server.chats import prepare_chat, start_chat
+from pyvt.server.chats import PreparedChat, prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of, renamed
-from pyvt.server.fields import checked, told
+from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
@@ -54,12 +54,20 @@ async def count_tokens(request: Request) -> Response:
     state.model_name(asked.model)
     llm = state.ready_llm()
     processor = llm.engine.input_processor
-    chat = as_chat(asked)
+    chat, names = as_chat(asked), names_of(asked)
+
+    def work() -> tuple[PreparedChat, tuple[int, ...]]:
+        prepared = prepare_chat(state, chat, names)
+        return prepared, processor.tokenize(prepared.prompt)
+
     try:
-        ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
+        prepared, ids = await llm.run_input(work)
     except (RequestError, WireException) as error:
-        raise renamed(error, names_of(asked)) from error
-    return JSONResponse({"input_tokens": len(ids), **told(asked)})
+        raise renamed(error, names) from error
+    body: dict[str, Any] = {"input_tokens": len(ids)}
+    if warnings := [*asked.warnings(), *prepared.warnings]:
+        body["warnings"] = warnings
+    return JSONResponse(body)
 
 
 class _Writer:

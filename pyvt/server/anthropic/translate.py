@@ -14,7 +14,6 @@ _NAMES = {
     "stop": "stop_sequences",
     "thinking_token_budget": "thinking.budget_tokens",
     "reasoning_effort": "output_config.effort",
-    "chat_template_kwargs.enable_thinking": "thinking",
     "tools.function.parameters": "tools.input_schema",
     "tools.function": "tools",
 }
@@ -25,7 +24,13 @@ def names_of(asked: CountRequest) -> dict[str, str]:
     """Return the names of a chat's fields in a request."""
     form = "output_config.format" if asked.output_format is None else "output_format"
     schema = f"{form}.schema"
-    return {**_NAMES, "response_format.json_schema.schema": schema, "response_format": form}
+    switch = {} if asked.thinking is None else {"chat_template_kwargs.enable_thinking": "thinking"}
+    return {
+        **_NAMES,
+        **switch,
+        "response_format.json_schema.schema": schema,
+        "response_format": form,
+    }
 
 
 def as_chat(asked: CountRequest) -> ChatRequest:
