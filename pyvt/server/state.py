@@ -65,7 +65,10 @@ class ServerState:
     started_s: float = field(default_factory=time.time)
     metrics: Metrics = field(init=False)
     _speech: Speech | None = None
-    _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
+    # Each with a text of the key that it came with.
+    _streams: "weakref.WeakKeyDictionary[RequestStream, str]" = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
 
     def attach(self, llm: AsyncLLM) -> None:
         """Take a loaded engine: from now on requests are served."""
@@ -179,7 +182,7 @@ class ServerState:
             cache_salt=asked.cache_salt,
         )
         await stream.start()
-        self._streams.add(stream)
+        self._streams[stream] = key_salt_of(request)
         return stream
 
     @asynccontextmanager
@@ -230,13 +233,13 @@ class ServerState:
         is_continuous = bool(options and options.continuous_usage_stats)
         return has_usage or self.config.enable_force_include_usage, is_continuous
 
-    def abort(self, response_id: str) -> bool:
-        """End a request by the id of its answer; return whether it was unfinished."""
+    def abort(self, response_id: str, key_salt: str) -> bool:
+        """End a request of a key by the id of its answer; return whether it was unfinished."""
         if self.llm is None:
             return False
-        started = [stream.request_id for stream in self._streams]
-        parts = [name for name in started if name.startswith(f"{response_id}{PART_MARK}")]
-        return any([self.llm.abort(name) for name in (response_id, *parts)])
+        own = [stream.request_id for stream, salt in self._streams.items() if salt == key_salt]
+        parts = [name for name in own if name.partition(PART_MARK)[0] == response_id]
+        return any([self.llm.abort(name) for name in parts])
 
     def close_streams(self) -> None:
         """Abort what runs; clients get an event that says so."""
