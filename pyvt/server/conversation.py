@@ -1,6 +1,6 @@
 """From a chat's request to a prompt, and to how its answer is read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,23 @@ def _start(
     return "open" if is_open else None
 
 
+def _check_names(tools: Sequence[Tool]) -> None:
+    """Refuse a second tool of one name: nobody could tell which of them is called."""
+    first: dict[str, int] = {}
+    for i, tool in enumerate(tools):
+        name = tool.function.name
+        if first.setdefault(name, i) != i:
+            param = f"tools[{i}].function.name"
+            raise request_error(
+                f"[request] {param}: expected a name of its own, got {name[:80]!r} as tool "
+                f"{first[name]} has it; rename or leave out one of them",
+                param=param,
+                code="invalid_value",
+            )
+
+
 def _tools(request: TemplateFields) -> list[dict[str, Any]] | None:
+    _check_names(request.tools or ())
     chosen = getattr(request, "tool_choice", None)
     if not request.tools and (chosen == "required" or isinstance(chosen, NamedTool)):
         raise request_error(

@@ -10,6 +10,7 @@ from pyvt.server.openai.responses_schema import ResponsesRequest
 from pyvt.server.openai.schema import ChatRequest, CompletionRequest
 from pyvt.server.unsupported import UNSUPPORTED as UNSUPPORTED_ANYWHERE
 from tests.server.conftest import Serve
+from tests.server.harness import HERMES
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES, EMBEDDINGS = "/v1/responses", "/v1/messages", "/v1/embeddings"
@@ -245,3 +246,29 @@ def test_hint_is_no_field_that_the_route_does_not_have(serve: Serve) -> None:
     (told,) = serve().post(EMBEDDINGS, {"input": "Hi", "guided_json": {}}).json()["warnings"]
 
     assert told == "'guided_json' is unknown and had no effect"
+
+
+TWICE = [{"type": "function", "function": {"name": name}} for name in ("f", "g", "f")]
+OF_CHAT = {"messages": TALK, "tools": TWICE}
+TWO_OF_ONE_NAME: list[tuple[str, dict[str, Any], str]] = [
+    *((path, OF_CHAT, "tools[2].function.name") for path in (CHAT, f"{CHAT}/render", "/tokenize")),
+    (CHAT, {**OF_CHAT, "tool_choice": "none"}, "tools[2].function.name"),
+    (RESPONSES, {"input": "Hi", "tools": [{**t, **t["function"]} for t in TWICE]}, "tools[2].name"),
+    *(
+        (path, {**BODIES[MESSAGES], "tools": tools}, "tools[2].name")
+        for tools in [[{**tool["function"], "input_schema": {}} for tool in TWICE]]
+        for path in (MESSAGES, f"{MESSAGES}/count_tokens")
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), TWO_OF_ONE_NAME)
+def test_two_tools_of_one_name_are_refused_by_the_place_of_the_second(
+    serve: Serve, path: str, body: dict[str, Any], param: str
+) -> None:
+    reply = serve(template=HERMES).post(path, body)
+
+    assert reply.status == 400, reply.text
+    assert message_of(reply).startswith(f"[request] {param}: expected a name of its own, got 'f'")
+    if not path.startswith(MESSAGES):
+        assert reply.json()["error"]["param"] == param
