@@ -44,7 +44,10 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
     knows_developer = template is not None and any(
         _DEVELOPER in source for source in template.sources.values()
     )
-    messages = [_plain(message, knows_developer) for message in request.messages]
+    messages = [
+        _plain(message, f"messages[{i}]", knows_developer)
+        for i, message in enumerate(request.messages)
+    ]
     is_continued = bool(request.continue_final_message)
     if is_continued and request.add_generation_prompt:
         raise request_error(
@@ -112,7 +115,7 @@ def _start(
         return None
     if not request.continue_final_message:
         return start_state(prompt.guarded, tags)
-    written = _plain(request.messages[-1], knows_developer=True).get("content", "")
+    written = _plain(request.messages[-1], "messages", knows_developer=True).get("content", "")
     is_open = tags.opening in written and tags.closing not in written
     return "open" if is_open else None
 
@@ -159,24 +162,26 @@ def _plain_tool(tool: Tool) -> dict[str, Any]:
     return tool.model_dump(exclude_none=True)
 
 
-def _plain(message: Message, knows_developer: bool) -> dict[str, Any]:
+def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any]:
     """Return a message as templates want it: text contents, arguments as objects."""
     plain = message.model_dump(exclude_none=True)
     if message.role == _DEVELOPER and not knows_developer:
         plain["role"] = _SYSTEM
     if isinstance(message.content, list):
-        plain["content"] = "\n".join(_part_text(part) for part in message.content)
+        plain["content"] = "\n".join(
+            _part_text(part, f"{place}.content[{i}]") for i, part in enumerate(message.content)
+        )
     for call in plain.get("tool_calls", ()):
         call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
     return plain
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: Part, place: str) -> str:
     if part.type not in ("text", "input_text", "output_text") or part.text is None:
         raise request_error(
-            f"[request] messages: expected parts of type 'text', got {part.type[:40]!r}; "
-            "the model reads text only",
-            param="messages",
+            f"[request] {place}: expected a part of type 'text' with a text, got "
+            f"{part.type[:40]!r}; the model reads text only",
+            param=place,
             code="unsupported_value",
         )
     return part.text

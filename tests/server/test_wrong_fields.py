@@ -139,6 +139,32 @@ ROLES: list[tuple[str, str, str]] = [
 ]
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
+SAID = {"role": "user", "content": [{"type": "text", "text": "a"}, IMAGE]}
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": SAID["content"]}
+# Route, what differs from a right body, and the place of what the model does not read.
+NOT_READ: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"messages": [*TALK, SAID]}, "messages[1].content[1]"),
+    (f"{CHAT}/render", {"messages": [*TALK, SAID]}, "messages[1].content[1]"),
+    ("/tokenize", {"messages": [SAID]}, "messages[0].content[1]"),
+    (RESPONSES, {"input": [*TALK, SAID], "instructions": "x"}, "input[1].content[1]"),
+    (
+        *(RESPONSES, {"input": [{"type": "function_call_output", "output": SAID["content"]}]}),
+        "input[0].output[1]",
+    ),
+    (RESPONSES, {"input": [*TALK, {"type": "computer_call"}]}, "input[1].type"),
+    (RESPONSES, {"tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]}, "tools[1]"),
+    (MESSAGES, {"messages": [*TALK, SAID], "system": "x"}, "messages[1].content[1]"),
+    (
+        MESSAGES,
+        {"messages": [{"role": "user", "content": [RESULT]}]},
+        "messages[0].content[0].content[1]",
+    ),
+    (MESSAGES, {"system": SAID["content"]}, "system[1]"),
+    (MESSAGES, {"tools": [{"name": "f", "input_schema": {}}, {"name": "g"}]}, "tools[1]"),
+]
+
+
 def message_of(reply: Any) -> str:
     return str(reply.json()["error"]["message"])
 
@@ -153,6 +179,18 @@ def test_wrong_fields_are_told_in_plain_words(serve: Serve) -> None:
         assert message_of(reply).startswith(f"[request] {param}: expected ")
         if path != MESSAGES:
             assert reply.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(("path", "fields", "place"), NOT_READ)
+def test_what_the_model_does_not_read_is_refused_by_its_place(
+    serve: Serve, path: str, fields: dict[str, Any], place: str
+) -> None:
+    reply = serve().post(path, {**BODIES.get(path, {}), **fields})
+
+    assert reply.status == 400, reply.text
+    assert message_of(reply).startswith(f"[request] {place}: expected ")
+    if path != MESSAGES:
+        assert reply.json()["error"]["param"] == place
 
 
 def test_unknown_role_is_refused_on_every_route_with_those_that_are_taken(serve: Serve) -> None:

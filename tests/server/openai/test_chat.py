@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
         400,
-        "messages",
+        "messages[0].content[0]",
     ),
     "other_model": ({"model": "gpt-4"}, 404, "model"),
     "path_model": ({"model": "../../etc/passwd"}, 404, "model"),

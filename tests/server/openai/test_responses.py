@@ -142,9 +142,12 @@ def test_input_items_become_messages(serve: Serve) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
