@@ -254,6 +254,13 @@ class InputProcessor:
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         context = self.limits.max_model_len
+        if num_prompt_tokens >= context and params.prompt_pooling is not None:
+            raise RequestError(
+                f"[request] prompt: expected at most {context - 1} tokens in a context of "
+                f"{context}, got {num_prompt_tokens}; send a shorter text or raise max_model_len",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         if num_prompt_tokens >= context:
             raise RequestError(
                 f"[request] prompt: {num_prompt_tokens} tokens leave no room for an answer in a "

@@ -29,6 +29,8 @@ DESCRIPTION = RouteRow("GET", "/openapi.json", openapi, needs_model=False)
 def create_app(state: ServerState) -> Starlette:
     """Return the application of a server."""
     config = state.config
+    # No web page reaches a Unix socket, and clients of one may name any host.
+    hosts = [Middleware(HostCheck, allowed=_hosts(state))] if config.uds is None else []
     app = _App(
         routes=[
             *(Route(row.path, _Endpoint(row), methods=[row.method]) for row in ROUTES),
@@ -36,7 +38,7 @@ def create_app(state: ServerState) -> Starlette:
         ],
         middleware=[
             Middleware(RequestLog, is_logging=not config.disable_uvicorn_access_log),
-            Middleware(HostCheck, allowed=_hosts(state)),
+            *hosts,
             Middleware(Cors, allowed=config.allowed_origins),
             Middleware(KeyCheck, keys=config.api_key),
         ],

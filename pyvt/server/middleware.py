@@ -1,7 +1,8 @@
 """What every request passes: id and log, host, origin, key. Pure ASGI, so streams stay streams.
 
 1. ``RequestLog``: an ``x-request-id`` in and out, one JSON line a request, errors as JSON.
-2. ``HostCheck``: a web page that made its own name point here (DNS rebinding) is refused.
+2. ``HostCheck``: a web page that made its own name point here (DNS rebinding) is refused; not over
+   a Unix socket.
 3. ``Cors``: pages of localhost, and of the origins that are allowed, may read answers.
 4. ``KeyCheck``: every path but ``PUBLIC_PATHS`` needs a key where the server has keys.
 """

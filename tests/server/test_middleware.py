@@ -250,3 +250,10 @@ def test_prefix_cache_is_reset_by_no_page_that_was_not_asked_for(
 
     assert reply.status == status
     assert (rest == 0) == (status == 200)
+
+
+def test_unix_socket_is_asked_by_any_host(serve: Serve) -> None:
+    headers = {"host": "x"}
+
+    assert serve(config={"uds": "s.sock"}).get("/health", headers=headers).status == 200
+    assert serve().get("/health", headers=headers).status == 403

@@ -310,3 +310,23 @@ def test_two_tools_of_one_name_are_refused_by_the_place_of_the_second(
     assert message_of(reply).startswith(f"[request] {param}: expected a name of its own, got 'f'")
     if not path.startswith(MESSAGES):
         assert reply.json()["error"]["param"] == param
+
+
+INTERNAL: dict[str, Any] = {
+    **{"begin_after": "</think>", "text_ends": ["x"], "free_text": True},
+    "close_within_budget": False,
+}
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_settings_of_a_form_that_are_not_of_requests_are_unknown(serve: Serve, name: str) -> None:
+    server = serve()
+    for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
+        asked = {**BODIES[path], "structured_outputs": {"regex": "a", name: INTERNAL[name]}}
+
+        reply = server.post(path, asked)
+        unknown = server.post(path, {**asked, "structured_outputs": {"regex": "a", "x": 1}})
+
+        assert reply.status == unknown.status == 400
+        assert message_of(reply) == message_of(unknown).replace("'x'", repr(name))
+        assert not any(other in message_of(unknown) for other in INTERNAL)
