@@ -133,7 +133,8 @@ class StructuredOutputsParams:
 
         Args:
             response_format: OpenAI's ``response_format``, None where it is absent.
-            given: ``structured_outputs``, an object with the fields of this class, or None.
+            given: ``structured_outputs``, an object with the fields of this class but those that
+                pyvt sets itself, or None.
 
         Raises:
             RequestError: one of them is none, or both are given.
@@ -145,9 +146,10 @@ class StructuredOutputsParams:
             raise _bad_format("it or structured_outputs, not both")
         if not isinstance(given, Mapping):
             raise _bad_structure("an object", given)
+        names = [name for name in cls.__dataclass_fields__ if name not in _NOT_OF_REQUESTS]
         for name in given:
-            if name not in cls.__dataclass_fields__:
-                raise _bad_structure(f"{', '.join(cls.__dataclass_fields__)}", name)
+            if name not in names:
+                raise _bad_structure(f"{', '.join(names)}", name)
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     def without_request_settings(self) -> "StructuredOutputsParams":
@@ -184,6 +186,8 @@ class ReasoningBudget:
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+# What is set for the text around calls and reasoning, and for tests.
+_NOT_OF_REQUESTS = ("begin_after", "text_ends", "free_text", "close_within_budget")
 _FLAGS = (
     *("json_object", "disable_any_whitespace", "disable_additional_properties"),
     *("strict", "free_text", "close_within_budget"),
@@ -239,11 +243,13 @@ def _json_text(name: str, value: Any) -> str:
     """Return JSON as text; what is given as text is checked and kept in the order it has."""
     try:
         loaded = json.loads(value) if isinstance(value, str) else value
-        return json.dumps(loaded, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(loaded, ensure_ascii=False, allow_nan=False)
+        text.encode()
     except (ValueError, TypeError) as error:
-        raise _bad_structure("JSON", value, name) from error
+        raise _bad_structure("JSON of Unicode text", value, name) from error
     except RecursionError as error:
         raise _bad_structure("JSON that is not nested so deeply", "more levels", name) from error
+    return text
 
 
 def _check_tags(text: Any) -> None:

@@ -46,7 +46,8 @@ class ServerConfig:
         default=256, metadata=_help("most unfinished requests; more are told to come again")
     )
     request_timeout_s: float | None = field(
-        default=None, metadata=_help("seconds from arrival after which a request is ended")
+        default=None,
+        metadata=_help("seconds from the arrival of its head after which a request is ended"),
     )
     keep_alive_interval_s: float = field(
         default=10.0, metadata=_help("seconds of silence in a stream before a comment is sent")

@@ -99,6 +99,7 @@ class AsyncLLM:
         is_stream: bool = True,
         priority: int = 0,
         timeout_s: float | None = None,
+        waited_s: float = 0.0,
         tenant: str = "",
         cache_salt: str | None = None,
     ) -> "RequestStream":
@@ -110,7 +111,8 @@ class AsyncLLM:
             request_id: unique among unfinished requests; None makes one.
             is_stream: outputs with what is new; False gives one output, at the end.
             priority: the lower, the sooner.
-            timeout_s: seconds from the start after which the request is aborted.
+            timeout_s: seconds from now after which the request is aborted.
+            waited_s: seconds of them that have passed already.
             tenant: whose KV it may share; never from the text of a request.
             cache_salt: shares KV only with requests of the same salt.
         """
@@ -118,13 +120,17 @@ class AsyncLLM:
         if request_id is None:
             request_id = f"async-{next(self._numbers)}"
 
+        arrival_s = self.engine.core.clock()
+
         def process() -> EngineCoreRequest:
             return self.engine.process(
                 request_id,
                 prompt,
                 params,
                 priority=priority,
+                arrival_s=arrival_s,
                 timeout_s=timeout_s,
+                waited_s=waited_s,
                 tenant=tenant,
                 cache_salt=cache_salt,
             )

@@ -156,6 +156,7 @@ class InputProcessor:
         *,
         priority: int = 0,
         timeout_s: float | None = None,
+        waited_s: float = 0.0,
         tenant: str = "",
         cache_salt: str | None = None,
     ) -> EngineCoreRequest:
@@ -163,7 +164,8 @@ class InputProcessor:
 
         ``max_tokens`` of None becomes what is left of the context; a number that does not fit is
         refused, never lowered. A request without a seed gets a random one. ``timeout_s`` counts
-        from the arrival. KV is shared only between requests of one ``tenant`` and ``cache_salt``.
+        from ``waited_s`` before the arrival. KV is shared only between requests of one ``tenant``
+        and ``cache_salt``.
 
         Raises:
             RequestError: ``param`` names the field.
@@ -198,7 +200,7 @@ class InputProcessor:
             priority=priority,
             tenant=tenant,
             cache_salt=cache_salt,
-            deadline_s=None if timeout_s is None else arrival_s + timeout_s,
+            deadline_s=None if timeout_s is None else arrival_s - waited_s + timeout_s,
         )
 
     def _constraints(self, params: SamplingParams, max_tokens: int) -> Constraints:
@@ -252,6 +254,13 @@ class InputProcessor:
 
     def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams) -> int:
         context = self.limits.max_model_len
+        if num_prompt_tokens >= context and params.prompt_pooling is not None:
+            raise RequestError(
+                f"[request] prompt: expected at most {context - 1} tokens in a context of "
+                f"{context}, got {num_prompt_tokens}; send a shorter text or raise max_model_len",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         if num_prompt_tokens >= context:
             raise RequestError(
                 f"[request] prompt: {num_prompt_tokens} tokens leave no room for an answer in a "

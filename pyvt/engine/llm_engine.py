@@ -61,7 +61,9 @@ class LLMEngine:
         params: SamplingParams,
         *,
         priority: int = 0,
+        arrival_s: float | None = None,
         timeout_s: float | None = None,
+        waited_s: float = 0.0,
         tenant: str = "",
         cache_salt: str | None = None,
     ) -> EngineCoreRequest:
@@ -72,7 +74,9 @@ class LLMEngine:
             prompt: text, token ids or a rendered conversation.
             params: how to sample.
             priority: the lower, the sooner.
-            timeout_s: seconds from now after which the request is aborted, waiting included.
+            arrival_s: the engine clock when the request came; None for now.
+            timeout_s: seconds from the arrival after which it is aborted, waiting included.
+            waited_s: seconds of them that had passed elsewhere before the arrival.
             tenant: whose KV it may share; never from the text of a request.
             cache_salt: shares KV only with requests of the same salt.
 
@@ -83,9 +87,10 @@ class LLMEngine:
             request_id,
             prompt,
             params,
-            self.core.clock(),
+            self.core.clock() if arrival_s is None else arrival_s,
             priority=priority,
             timeout_s=timeout_s,
+            waited_s=waited_s,
             tenant=tenant,
             cache_salt=cache_salt,
         )

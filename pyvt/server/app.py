@@ -29,6 +29,8 @@ DESCRIPTION = RouteRow("GET", "/openapi.json", openapi, needs_model=False)
 def create_app(state: ServerState) -> Starlette:
     """Return the application of a server."""
     config = state.config
+    # No web page reaches a Unix socket, and clients of one may name any host.
+    hosts = [Middleware(HostCheck, allowed=_hosts(state))] if config.uds is None else []
     app = _App(
         routes=[
             *(Route(row.path, _Endpoint(row), methods=[row.method]) for row in ROUTES),
@@ -36,7 +38,7 @@ def create_app(state: ServerState) -> Starlette:
         ],
         middleware=[
             Middleware(RequestLog, is_logging=not config.disable_uvicorn_access_log),
-            Middleware(HostCheck, allowed=_hosts(state)),
+            *hosts,
             Middleware(Cors, allowed=config.allowed_origins),
             Middleware(KeyCheck, keys=config.api_key),
         ],
@@ -92,19 +94,23 @@ class _Endpoint:
                     await later(scope, receive, send)
                     return
                 if waking is not None:
-                    await asyncio.shield(waking)
+                    async with state.before_deadline(scope):
+                        await asyncio.shield(waking)
                 await self._answer(scope, receive, send)
         except ClientGoneError:
             return
-        except (PyvtError, WireException) as error:  # the model could not be loaded again
-            log.error("request %s: %s", scope["state"]["request_id"], error)
+        except (PyvtError, WireException) as error:
+            if not isinstance(error, (RequestError, WireException)):
+                # The model could not be loaded again.
+                log.error("request %s: %s", scope["state"]["request_id"], error)
             answer = error_response(wire_error(error), scope["path"])
             await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         try:
-            response = await self.row.handler(request)
+            async with request.app.state.server.before_deadline(scope):
+                response = await self.row.handler(request)
         except (PyvtError, WireException) as error:
             if isinstance(error, EngineDeadError):
                 log.error("request %s: %s", scope["state"]["request_id"], error)

@@ -16,6 +16,7 @@ from pyvt.server.openai.schema import ChatRequest
 from pyvt.server.sampling import sampling_params
 from pyvt.server.state import ServerState, state_of
 from pyvt.server.structure import chat_form, form_error, form_names
+from pyvt.server.unread import unread_settings
 from pyvt.tokenizer.base import RenderedPrompt
 
 
@@ -52,7 +53,7 @@ async def start_chat(
     state = state_of(request)
     llm = state.ready_llm()
     try:
-        prepared = await llm.run_input(lambda: prepare_chat(state, chat))
+        prepared = await llm.run_input(lambda: prepare_chat(state, chat, names))
         try:
             stream = await state.start(
                 request,
@@ -84,11 +85,17 @@ def _names(chat: ChatRequest) -> dict[str, str]:
     return names
 
 
-def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
-    """Return a chat rendered and its parameters checked; call it beside the loop."""
+def prepare_chat(
+    state: ServerState, chat: ChatRequest, names: Mapping[str, str] | None = None
+) -> PreparedChat:
+    """Return a chat rendered and its parameters checked; call it beside the loop.
+
+    Its warnings call a field by the client's name of it where ``names`` has one.
+    """
     llm = state.ready_llm()
     processor = llm.engine.input_processor
-    found = conversation(processor, state.speech(processor), chat)
+    speech = state.speech(processor)
+    found = conversation(processor, speech, chat)
     max_tokens = chat.max_tokens
     if chat.max_completion_tokens is not None:
         max_tokens = chat.max_completion_tokens
@@ -107,7 +114,8 @@ def prepare_chat(state: ServerState, chat: ChatRequest) -> PreparedChat:
     if found.form.tags is not None:
         # The parser looks for them, in the content alone.
         params = replace(params, stop=())
-    return PreparedChat(found.prompt, params, found.form, form.warnings)
+    unread = unread_settings(processor, speech.tags, chat, names or {})
+    return PreparedChat(found.prompt, params, found.form, (*form.warnings, *unread))
 
 
 def _budget(chat: ChatRequest, form: AnswerFormat) -> ReasoningBudget | None:

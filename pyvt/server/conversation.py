@@ -1,7 +1,6 @@
 """From a chat's request to a prompt, and to how its answer is read."""
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, Start, start_state
 from pyvt.server.errors import request_error
 from pyvt.server.openai.schema import ChatRequest, Message, NamedTool, Part, TemplateFields, Tool
+from pyvt.server.plain_json import loaded
 from pyvt.server.state import Speech
 from pyvt.server.tool_parsers import schemas_of
 from pyvt.tokenizer.base import RenderedPrompt
@@ -44,7 +44,10 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
     knows_developer = template is not None and any(
         _DEVELOPER in source for source in template.sources.values()
     )
-    messages = [_plain(message, knows_developer) for message in request.messages]
+    messages = [
+        _plain(message, f"messages[{i}]", knows_developer)
+        for i, message in enumerate(request.messages)
+    ]
     is_continued = bool(request.continue_final_message)
     if is_continued and request.add_generation_prompt:
         raise request_error(
@@ -112,12 +115,28 @@ def _start(
         return None
     if not request.continue_final_message:
         return start_state(prompt.guarded, tags)
-    written = _plain(request.messages[-1], knows_developer=True).get("content", "")
+    written = _plain(request.messages[-1], "messages", knows_developer=True).get("content", "")
     is_open = tags.opening in written and tags.closing not in written
     return "open" if is_open else None
 
 
+def _check_names(tools: Sequence[Tool]) -> None:
+    """Refuse a second tool of one name: nobody could tell which of them is called."""
+    first: dict[str, int] = {}
+    for i, tool in enumerate(tools):
+        name = tool.function.name
+        if first.setdefault(name, i) != i:
+            param = f"tools[{i}].function.name"
+            raise request_error(
+                f"[request] {param}: expected a name of its own, got {name[:80]!r} as tool "
+                f"{first[name]} has it; rename or leave out one of them",
+                param=param,
+                code="invalid_value",
+            )
+
+
 def _tools(request: TemplateFields) -> list[dict[str, Any]] | None:
+    _check_names(request.tools or ())
     chosen = getattr(request, "tool_choice", None)
     if not request.tools and (chosen == "required" or isinstance(chosen, NamedTool)):
         raise request_error(
@@ -143,24 +162,26 @@ def _plain_tool(tool: Tool) -> dict[str, Any]:
     return tool.model_dump(exclude_none=True)
 
 
-def _plain(message: Message, knows_developer: bool) -> dict[str, Any]:
+def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any]:
     """Return a message as templates want it: text contents, arguments as objects."""
     plain = message.model_dump(exclude_none=True)
     if message.role == _DEVELOPER and not knows_developer:
         plain["role"] = _SYSTEM
     if isinstance(message.content, list):
-        plain["content"] = "\n".join(_part_text(part) for part in message.content)
+        plain["content"] = "\n".join(
+            _part_text(part, f"{place}.content[{i}]") for i, part in enumerate(message.content)
+        )
     for call in plain.get("tool_calls", ()):
         call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
     return plain
 
 
-def _part_text(part: Part) -> str:
+def _part_text(part: Part, place: str) -> str:
     if part.type not in ("text", "input_text", "output_text") or part.text is None:
         raise request_error(
-            f"[request] messages: expected parts of type 'text', got {part.type[:40]!r}; "
-            "the model reads text only",
-            param="messages",
+            f"[request] {place}: expected a part of type 'text' with a text, got "
+            f"{part.type[:40]!r}; the model reads text only",
+            param=place,
             code="unsupported_value",
         )
     return part.text
@@ -173,7 +194,7 @@ def _arguments(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
-        value = json.loads(given or "{}")
+        value = loaded(given or "{}")
     except ValueError:
         return given
     return value if isinstance(value, dict) else given

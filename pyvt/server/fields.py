@@ -17,25 +17,26 @@ from pyvt.server.wrong_fields import wrong_field
 
 ModelT = TypeVar("ModelT", bound="RequestModel")
 
-# Names of other servers and of older versions, with ours.
-_OTHER_NAMES = {
-    "guided_json": "structured_outputs",
-    "guided_regex": "structured_outputs",
-    "guided_choice": "structured_outputs",
-    "guided_grammar": "structured_outputs",
-    "grammar": "structured_outputs",
-    "json_schema": "response_format",
-    "num_ctx": "--max-model-len of the server",
-    "num_predict": "max_tokens",
-    "n_predict": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "thinking_budget": "thinking_token_budget",
-    "reasoning_budget": "thinking_token_budget",
-    "think": "chat_template_kwargs",
-    "enable_thinking": "chat_template_kwargs",
-    "stop_sequences": "stop",
+# Names of other servers and of older versions, with ours: the first that a route has.
+_MAX_TOKENS = ("max_tokens", "max_output_tokens")
+_BUDGET = ("thinking_token_budget", "thinking")
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "guided_json": ("structured_outputs",),
+    "guided_regex": ("structured_outputs",),
+    "guided_choice": ("structured_outputs",),
+    "guided_grammar": ("structured_outputs",),
+    "grammar": ("structured_outputs",),
+    "json_schema": ("response_format", "text", "output_config"),
+    "num_predict": _MAX_TOKENS,
+    "n_predict": _MAX_TOKENS,
+    "max_new_tokens": _MAX_TOKENS,
+    "repeat_penalty": ("repetition_penalty",),
+    "thinking_budget": _BUDGET,
+    "reasoning_budget": _BUDGET,
+    "think": ("chat_template_kwargs",),
+    "enable_thinking": ("chat_template_kwargs",),
 }
+_OF_THE_SERVER = {"num_ctx": "--max-model-len of the server"}
 
 # Known to OpenAI, without an effect here that a client could miss.
 MAX_WARNINGS = 20
@@ -109,7 +110,8 @@ def told(request: RequestModel) -> dict[str, list[str]]:
 
 
 def _warning(name: str, known: Mapping[str, Any], path: str) -> str:
-    near = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name[:80], known, n=1)), None)
+    matches = (*_OTHER_NAMES.get(name, ()), *get_close_matches(name[:80], known, n=1))
+    near = _OF_THE_SERVER.get(name) or next((other for other in matches if other in known), None)
     hint = "" if near is None else f"; did you mean {near!r}?"
     return f"{path + name[:80]!r} is unknown and had no effect{hint}"
 

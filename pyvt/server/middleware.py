@@ -1,7 +1,8 @@
 """What every request passes: id and log, host, origin, key. Pure ASGI, so streams stay streams.
 
 1. ``RequestLog``: an ``x-request-id`` in and out, one JSON line a request, errors as JSON.
-2. ``HostCheck``: a web page that made its own name point here (DNS rebinding) is refused.
+2. ``HostCheck``: a web page that made its own name point here (DNS rebinding) is refused; not over
+   a Unix socket.
 3. ``Cors``: pages of localhost, and of the origins that are allowed, may read answers.
 4. ``KeyCheck``: every path but ``PUBLIC_PATHS`` needs a key where the server has keys.
 """
@@ -50,7 +51,8 @@ def error_response(error: WireError, path: str) -> Response:
 class RequestLog:
     """Gives each request an id, answers what nobody caught, and writes the access log.
 
-    The log has no prompts, no answers and no keys. ``scope["state"]["request_id"]`` is the id.
+    The log has no prompts, no answers and no keys. In ``scope["state"]`` are the id,
+    ``request_id``, and ``arrival_s``, when the head came, on the monotonic clock.
     """
 
     def __init__(self, app: ASGIApp, *, is_logging: bool) -> None:
@@ -69,7 +71,8 @@ class RequestLog:
             request_id if request_id not in self._in_use else f"{request_id}-{uuid.uuid4().hex}"
         )
         self._in_use.add(own_id)
-        scope.setdefault("state", {})["request_id"] = own_id
+        kept = scope.setdefault("state", {})
+        kept["request_id"], kept["arrival_s"] = own_id, time.monotonic()
         start_s = time.perf_counter()
         status = 0
         num_bytes = 0

@@ -4,10 +4,12 @@ import asyncio
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from pyvt import other_names
 from pyvt.config.server import ServerConfig
@@ -66,7 +68,10 @@ class ServerState:
     metrics: Metrics = field(init=False)
     card: Mapping[str, Any] = field(default_factory=dict)
     _speech: Speech | None = None
-    _streams: "weakref.WeakSet[RequestStream]" = field(default_factory=weakref.WeakSet)
+    # Each with a text of the key that it came with.
+    _streams: "weakref.WeakKeyDictionary[RequestStream, str]" = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
 
     def attach(self, llm: AsyncLLM) -> None:
         """Take a loaded engine: from now on requests are served."""
@@ -185,12 +190,34 @@ class ServerState:
             is_stream=is_stream,
             priority=asked.priority or 0,
             timeout_s=min(limits, default=None),
+            waited_s=waited_s(request.scope),
             tenant=key_salt_of(request),
             cache_salt=asked.cache_salt,
         )
         await stream.start()
-        self._streams.add(stream)
+        self._streams[stream] = key_salt_of(request)
         return stream
+
+    @asynccontextmanager
+    async def before_deadline(self, scope: Scope) -> AsyncIterator[None]:
+        """Give the work inside until the server's deadline, which counts from the request's head.
+
+        Raises:
+            RequestError: the deadline has passed.
+        """
+        if self.config.request_timeout_s is None:
+            yield
+            return
+        left_s = self.config.request_timeout_s - waited_s(scope)
+        try:
+            async with asyncio.timeout(left_s) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise RequestError(
+                "[server] deadline: passed before the answer was complete", code="deadline_exceeded"
+            ) from error
 
     async def body(self, request: Request) -> dict[str, Any]:
         """Return the object that a request's body is, within the server's limits; read once."""
@@ -219,13 +246,13 @@ class ServerState:
         is_continuous = bool(options and options.continuous_usage_stats)
         return has_usage or self.config.enable_force_include_usage, is_continuous
 
-    def abort(self, response_id: str) -> bool:
-        """End a request by the id of its answer; return whether it was unfinished."""
+    def abort(self, response_id: str, key_salt: str) -> bool:
+        """End a request of a key by the id of its answer; return whether it was unfinished."""
         if self.llm is None:
             return False
-        started = [stream.request_id for stream in self._streams]
-        parts = [name for name in started if name.startswith(f"{response_id}{PART_MARK}")]
-        return any([self.llm.abort(name) for name in (response_id, *parts)])
+        own = [stream.request_id for stream, salt in self._streams.items() if salt == key_salt]
+        parts = [name for name in own if name.partition(PART_MARK)[0] == response_id]
+        return any([self.llm.abort(name) for name in parts])
 
     def close_streams(self) -> None:
         """Abort what runs; clients get an event that says so."""
@@ -265,6 +292,12 @@ def state_of(request: Request) -> ServerState:
 def key_salt_of(request: Request) -> str:
     """Return what divides cached prefixes by key: a text of the key that was used, or nothing."""
     return str(request.scope["state"].get("key_salt", ""))
+
+
+def waited_s(scope: Scope) -> float:
+    """Return the seconds since a request's head came."""
+    since_s: float = scope["state"]["arrival_s"]
+    return time.monotonic() - since_s
 
 
 def request_id_of(request: Request) -> str:

@@ -21,7 +21,7 @@ from pyvt.server.errors import WireException, request_error
 from pyvt.server.openai.schema import ChatRequest, GenerationFields, NamedTool
 from pyvt.server.refused_schemas import given_up, with_schema_to_blame
 from pyvt.server.tool_grammar import TEXT_ENDS, Marks, calls_grammar
-from pyvt.structured.grammar import schema_options
+from pyvt.structured.grammar import loaded_schema, schema_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _with_calls(
 def _content_rule(content: StructuredOutputsParams) -> str:
     if content.json is None and not content.json_object:
         raise _refused("structured_outputs", "a JSON schema beside tools, or tool_choice='none'")
-    schema = json.loads(content.json) if isinstance(content.json, str) else {"type": "object"}
+    schema = loaded_schema(content)
     if isinstance(schema, dict):
         schema = {**schema, "x-guidance": schema_options(content, given_up(content))}
     return f"%json {json.dumps(schema, ensure_ascii=False)}"

@@ -1,5 +1,7 @@
 """Texts and tokens without generating: /tokenize, /detokenize, and a chat rendered for a look."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -9,6 +11,7 @@ from pyvt.server.errors import request_error
 from pyvt.server.fields import RequestModel, checked, told
 from pyvt.server.openai.schema import ChatRequest, Message, TemplateFields, Tool
 from pyvt.server.state import key_salt_of, state_of
+from pyvt.server.unread import unread_settings
 
 
 class TokenizeRequest(TemplateFields):
@@ -37,26 +40,28 @@ async def tokenize(request: Request) -> Response:
     state.model_name(asked.model)
     processor = state.ready_llm().engine.input_processor
 
-    def work() -> list[int]:
+    def work() -> tuple[list[int], tuple[str, ...]]:
         if (asked.prompt is None) == (asked.messages is None):
             raise request_error(
                 "[request] prompt: expected either prompt or messages", param="prompt"
             )
         if asked.prompt is not None:
             adds = asked.add_special_tokens is not False
-            return processor.tokenizer.encode(asked.prompt, add_special_tokens=adds)
-        return list(processor.tokenize(render_conversation(processor, asked)))
+            return processor.tokenizer.encode(asked.prompt, add_special_tokens=adds), ()
+        ids = list(processor.tokenize(render_conversation(processor, asked)))
+        return ids, unread_settings(processor, state.speech(processor).tags, asked, {})
 
-    ids = await state.ready_llm().run_input(work)
-    body = {
+    ids, unread = await state.ready_llm().run_input(work)
+    body: dict[str, Any] = {
         "tokens": ids,
         "count": len(ids),
         "max_model_len": processor.limits.max_model_len,
         "token_strs": [processor.tokenizer.token_text(i) for i in ids]
         if asked.return_token_strs
         else None,
-        **told(asked),
     }
+    if warnings := [*asked.warnings(), *unread]:
+        body["warnings"] = warnings
     return JSONResponse(body)
 
 

@@ -44,25 +44,27 @@ class AnswerWhenAwake:
         """Wait, and answer.
 
         Raises:
-            PyvtError: the model cannot be loaded, and nothing of an answer was sent.
+            PyvtError: the model cannot be loaded, or not before the deadline, and nothing of an
+                answer was sent.
             WireException, ClientGoneError: the body is none.
         """
-        done, _ = await asyncio.wait({self.waking}, timeout=self.state.config.keep_alive_interval_s)
-        if not done:
-            body = await self.state.body(Request(scope, receive, send))
-            if body.get("stream") is True:
-                await self._stream(scope, receive, send)
-                return
-        await asyncio.shield(self.waking)
-        await self.app(scope, receive, send)
+        interval_s = self.state.config.keep_alive_interval_s
+        async with self.state.before_deadline(scope):
+            done, _ = await asyncio.wait({self.waking}, timeout=interval_s)
+            body = {} if done else await self.state.body(Request(scope, receive, send))
+            is_stream = body.get("stream") is True
+            if not is_stream:
+                await asyncio.shield(self.waking)
+        await (self._stream if is_stream else self.app)(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS]})
-        if not await self._comment(receive, send):
-            return
         app = self.app
         try:
-            await asyncio.shield(self.waking)
+            async with self.state.before_deadline(scope):
+                if not await self._comment(receive, send):
+                    return
+                await asyncio.shield(self.waking)
         except PyvtError as error:
             app = error_response(wire_error(error), scope["path"])
         await app(scope, receive, _Rest(send, self.refusal_event))

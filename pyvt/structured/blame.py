@@ -5,6 +5,7 @@ from typing import Any
 
 import llguidance
 
+from pyvt.errors import RequestError
 from pyvt.structured.endless import finite_schema
 from pyvt.structured.grammar import compile_schema
 from pyvt.structured.schema import keyword_to_blame
@@ -32,7 +33,12 @@ def refused_keyword(schema: Any, options: dict[str, Any]) -> str:
 
 
 def plain_reason(reason: str) -> str:
-    """Return what is wrong, of several lines that draw it below the grammar made of a request."""
+    """Return what is wrong, of several lines that draw it below the grammar made of a request.
+
+    An assertion of the compiler's own is about the number of its rules.
+    """
+    if reason.startswith("panic: "):
+        return "more rules than its compiler takes; send a smaller one"
     parse_error = re.search(r"^error: (.+)$", reason, re.MULTILINE)
     if parse_error is not None:
         return parse_error[1]
@@ -43,4 +49,7 @@ def plain_reason(reason: str) -> str:
 def _why_refused(schema: Any, options: dict[str, Any]) -> str | None:
     if not isinstance(schema, dict):
         return None
-    return llguidance.LLMatcher.validate_grammar(compile_schema(schema, options)) or None
+    try:
+        return llguidance.LLMatcher.validate_grammar(compile_schema(schema, options)) or None
+    except RequestError as error:
+        return str(error).partition(", got ")[2]

@@ -26,6 +26,10 @@ MAX_REGEX_BYTES = 16 << 10
 MAX_RULES = 500
 MAX_REFERENCES = 500
 MAX_NESTING = 200
+# Objects and lists inside each other; llguidance's own reader of JSON takes a few more.
+MAX_SCHEMA_LEVELS = 120
+# Each is an item of the first row of the compiler's ``MAX_ITEMS``.
+MAX_CHOICES = 7900
 
 # Spaces and line ends between two signs of JSON. Without a bound a model may write them for ever.
 WHITESPACE = r"[ \n\r\t]{1,8}"
@@ -81,12 +85,15 @@ def grammar_text(
     """
     schema = None
     if params.json is not None or params.json_object:
-        schema = _schema(params)
+        schema = _finite(loaded_schema(params), "json")
         body = _json_grammars(schema, params, options)
     elif params.regex is not None:
         _check_size("regex", params.regex, MAX_REGEX_BYTES)
         body = [{"lark_grammar": f"start: /{llguidance.regex_to_lark(params.regex)}/"}]
     elif params.choice is not None:
+        if len(params.choice) > MAX_CHOICES:
+            got = f"{len(params.choice)}; send json with an enum of them"
+            raise refused(f"at most {MAX_CHOICES} texts", got, at="choice")
         words = " | ".join(quoted(word) for word in params.choice)
         body = [{"lark_grammar": f"start: {words}"}]
     elif params.grammar is not None:
@@ -117,7 +124,8 @@ def _check_size(name: str, text: str, limit: int) -> None:
         raise refused(f"at most {limit} bytes", f"{size}", at=name)
 
 
-def _schema(params: StructuredOutputsParams) -> Any:
+def loaded_schema(params: StructuredOutputsParams) -> Any:
+    """Return the schema of settings that have one; RequestError for one that is too large."""
     if params.json is None:
         return {"type": "object"}
     assert isinstance(params.json, str), "settings keep schemas as text"
@@ -129,11 +137,11 @@ def _schema(params: StructuredOutputsParams) -> Any:
         if params.disable_additional_properties:
             schema = without_additional(schema)
     except RecursionError as error:
-        raise refused(f"at most {MAX_NESTING} levels", "more", at="json") from error
+        raise refused(f"at most {MAX_SCHEMA_LEVELS} levels", "more", at="json") from error
     if not isinstance(schema, (dict, bool)):
         raise refused("an object or a boolean", schema, at="json")
     _check_schemas(size, "json")
-    return _finite(schema, "json")
+    return schema
 
 
 def schema_options(
@@ -155,11 +163,19 @@ def _json_grammars(
 
 
 def compile_schema(schema: Any, options: dict[str, Any]) -> str:
-    """Return llguidance's form of a schema; whether it can be honoured shows later."""
-    return llguidance.LLMatcher.grammar_from_json_schema(
-        dump(schema),
-        overrides=options,  # type: ignore[arg-type]
-    )
+    """Return llguidance's form of a schema; whether it can be honoured shows later.
+
+    Raises:
+        RequestError: it has what llguidance's reader of JSON does not take, such as huge numbers.
+    """
+    try:
+        return llguidance.LLMatcher.grammar_from_json_schema(
+            dump(schema),
+            overrides=options,  # type: ignore[arg-type]
+        )
+    except ValueError as error:
+        reason = str(error).partition(" at line ")[0]
+        raise refused("levels and numbers that can be read", reason, at="json") from error
 
 
 def _lark(text: str) -> str:
@@ -214,6 +230,8 @@ def _check_json_parts(text: str) -> None:
 
 
 def _check_schemas(size: SchemaSize, name: str) -> None:
+    if size.num_levels > MAX_SCHEMA_LEVELS:
+        raise refused(f"at most {MAX_SCHEMA_LEVELS} levels", str(size.num_levels), at=name)
     if size.num_references > MAX_REFERENCES:
         raise refused(f"at most {MAX_REFERENCES} references", str(size.num_references), at=name)
     _check_pattern(size.longest_pattern, name)

@@ -99,16 +99,20 @@ class SchemaSize:
     Attributes:
         num_references: how often ``$ref`` occurs.
         longest_pattern: characters of the longest regular expression.
+        num_levels: objects and lists inside each other, of the deepest.
     """
 
     num_references: int = 0
     longest_pattern: int = 0
+    num_levels: int = 0
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Node, level: int = 1) -> None:
         """Add a schema; raises RecursionError for one that is nested too deeply."""
+        if isinstance(node, (list, Mapping)):
+            self.num_levels = max(self.num_levels, level)
         if isinstance(node, list):
             for item in node:
-                self.add(item)
+                self.add(item, level + 1)
         if not isinstance(node, Mapping):
             return
         self.num_references += "$ref" in node
@@ -118,7 +122,7 @@ class SchemaSize:
         lengths = (len(pattern) for pattern in patterns if isinstance(pattern, str))
         self.longest_pattern = max(self.longest_pattern, *lengths, 0)
         for value in node.values():
-            self.add(value)
+            self.add(value, level + 1)
 
 
 def dump(schema: Node) -> str:

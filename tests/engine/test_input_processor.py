@@ -161,6 +161,12 @@ def test_process_timeout_becomes_a_deadline_on_the_engines_clock() -> None:
     assert (request.priority, request.deadline_s) == (-3, 3.5)
 
 
+def test_time_that_has_passed_before_the_arrival_is_taken_from_the_deadline() -> None:
+    request = PROCESSOR.process("a", "x", SamplingParams(), 1.5, timeout_s=2, waited_s=0.5)
+
+    assert (request.arrival_s, request.deadline_s) == (1.5, 3.0)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,8 +1,10 @@
 """Keys, hosts, origins, ids and the log."""
 
 import asyncio
+import itertools
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -184,3 +186,74 @@ def test_fault_of_ours_is_500_that_tells_nothing_of_the_code(
     assert "broken-1" in caplog.text
     assert "secret of" in caplog.text, "whoever runs the server can see why"
     assert after.status == 200
+
+
+@pytest.mark.parametrize("num_prompts", [1, 2])
+def test_request_is_aborted_by_its_own_key_alone(serve: Serve, num_prompts: int) -> None:
+    is_aborted, steps = threading.Event(), itertools.count()
+
+    def wait_for_abort(_: Any) -> None:
+        assert next(steps) < 9 or is_aborted.wait(60), "nobody aborted"
+
+    server = serve(["x" * 350], before_step=wait_for_abort, **KEYS)
+    first, second = ({"x-api-key": f"{name}-key"} for name in ("first", "second"))
+    told: list[Any] = []
+
+    async def abort(reply: Any) -> None:
+        if len(reply.chunks) == 3:
+            for headers in (second, first):
+                asked = {"request_id": "cmpl-mine"}
+                done = await server.ask("POST", "/abort", asked, headers=headers)
+                told.append(done.json())
+            unknown = {"request_id": "cmpl-none"}
+            told.append((await server.ask("POST", "/abort", unknown, headers=first)).json())
+            is_aborted.set()
+
+    body = {"prompt": ["Hi"] * num_prompts, "max_tokens": 350, "stream": True}
+    headers = {**first, "x-request-id": "mine"}
+    reply = server.post("/v1/completions", body, headers=headers, gate=abort)
+
+    of_another, own, unknown = told
+    assert own == {"request_id": "cmpl-mine", "aborted": True}
+    assert of_another == {**unknown, "request_id": "cmpl-mine"}
+    assert not of_another["aborted"]
+    assert reply.data()[-1]["error"]["code"] == "aborted"
+
+
+# What a page of any origin may send without being asked for, and what comes of it.
+FROM_PAGES: list[tuple[dict[str, str], bytes | None, int]] = [
+    ({"origin": "https://evil.example"}, None, 415),
+    ({"origin": "null", "content-length": "0"}, None, 415),
+    ({"sec-fetch-site": "cross-site"}, None, 415),
+    ({"content-type": "text/plain"}, b"{}", 415),
+    ({"content-type": "application/x-www-form-urlencoded"}, b"a=b", 415),
+    ({"content-type": "text/plain", "content-length": "0"}, None, 415),
+    ({"content-length": "2"}, None, 415),
+    ({"transfer-encoding": "chunked"}, None, 415),
+    ({"content-type": "application/json"}, b"{", 400),
+    ({"content-type": "application/json"}, b"{}", 200),
+    ({"content-type": "application/json", "origin": "http://localhost:3000"}, b"{}", 200),
+    ({}, None, 200),
+    ({"content-length": "0"}, None, 200),
+]
+
+
+@pytest.mark.parametrize(("headers", "body", "status"), FROM_PAGES)
+def test_prefix_cache_is_reset_by_no_page_that_was_not_asked_for(
+    serve: Serve, headers: dict[str, str], body: bytes | None, status: int
+) -> None:
+    server = serve()
+    server.chat("a" * 40)
+
+    reply = server.post("/reset_prefix_cache", body, headers=headers)
+    rest = server.post("/reset_prefix_cache", None).json()["num_blocks"]
+
+    assert reply.status == status
+    assert (rest == 0) == (status == 200)
+
+
+def test_unix_socket_is_asked_by_any_host(serve: Serve) -> None:
+    headers = {"host": "x"}
+
+    assert serve(config={"uds": "s.sock"}).get("/health", headers=headers).status == 200
+    assert serve().get("/health", headers=headers).status == 403

@@ -237,3 +237,36 @@ def test_field_is_renamed_with_its_places(param: str, names: dict[str, str], exp
     assert isinstance(error, WireException)
     assert error.error.param == expected
     assert error.error.message == f"[request] {expected}: expected tools.function"
+
+
+@pytest.mark.parametrize("levels", [125, 200, 300, 900])
+@pytest.mark.parametrize("part", ["items", "anyOf"])
+def test_schema_of_too_many_levels_is_refused_by_the_name_of_its_field(
+    serve: Serve, part: str, levels: int
+) -> None:
+    server = serve(template=TEMPLATES["hermes"], config={"max_json_depth": 5000})
+    nested: Any = {}
+    for _ in range(levels // 2 if part == "anyOf" else levels):
+        nested = {part: [nested] if part == "anyOf" else nested}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": FINE}}]
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": nested}}
+    text_form = {"format": {"type": "json_schema", "name": "x", "schema": nested}}
+    asked: list[tuple[str, dict[str, Any], str]] = [
+        (CHAT, {"messages": HI, "response_format": form}, "response_format.json_schema.schema"),
+        (
+            *(CHAT, {"messages": HI, "tools": tools, "response_format": form}),
+            "response_format.json_schema.schema",
+        ),
+        ("/v1/responses", {"input": "Hi", "text": text_form}, "text.format.schema"),
+        (
+            "/v1/completions",
+            {"prompt": "Hi", "structured_outputs": {"json": nested}},
+            "structured_outputs",
+        ),
+    ]
+    for path, body, param in asked:
+        reply = server.post(path, body)
+
+        assert reply.status == 400, reply.text
+        assert "expected at most 120 levels" in reply.json()["error"]["message"]
+        assert reply.json()["error"]["param"] == param

@@ -16,7 +16,7 @@ from pyvt.structured import GrammarCompiler
 from pyvt.structured.closing import MAX_BYTES
 from pyvt.structured.compile_threads import CompileThreads
 from pyvt.structured.compiler import _compile
-from pyvt.structured.grammar import grammar_text
+from pyvt.structured.grammar import MAX_CHOICES, MAX_SCHEMA_LEVELS, grammar_text
 from pyvt.structured.vocabulary import GrammarVocabulary
 from pyvt.testing.fakes import FakeTokenizer
 from tests.structured.texts import accepts, compiled
@@ -90,9 +90,12 @@ CASES = {
     "characters": ("json", {"type": "string", "minLength": 10**7}, "taken"),
     "repeats": ("grammar", 'start: ("a" | "b"){1000000}', "taken"),
     "nested-json": ("json", NESTED, "refused"),
+    "nested-less": ("json", '{"items":' * 150 + "{}" + "}" * 150, "refused"),
+    "huge-number": ("json", {"const": 10**400}, "refused"),
     "large-json": ("json", {"enum": ["x" * 1000] * 2000}, "refused"),
     "enum": ("json", {"enum": [f"value {i}" for i in range(10_000)]}, "taken"),
     "choices": ("choice", [f"value {i}" for i in range(5000)], "taken"),
+    "most-choices": ("choice", [f"value {i}" for i in range(MAX_CHOICES)], "taken"),
     "properties": (
         "json",
         {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(500)}},
@@ -114,6 +117,45 @@ def test_hostile_grammars_are_answered_and_the_process_lives() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     answers = dict(zip(CASES, done.stdout.split(), strict=True))
     assert answers == {name: case[2] for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (
+            "choice",
+            ["a"] * 70_000,
+            r"structured_outputs\.choice: expected at most 7900 texts, got 7",
+        ),
+        (
+            "json",
+            '{"items":' * 120 + "{}" + "}" * 120,
+            "json: expected at most 120 levels, got 121",
+        ),
+        ("json", {"minimum": 10**400}, "json: expected levels and numbers that can be read"),
+        ("json", '{"const": "\\ud800"}', "json: expected JSON of Unicode text"),
+        (
+            "structural_tag",
+            {
+                "structures": [{"begin": f"<{i}", "schema": {}, "end": ">"} for i in range(3000)],
+                "triggers": ["<"],
+            },
+            "more rules than its compiler takes; send a smaller one",
+        ),
+    ],
+)
+def test_limits_are_told_in_words_of_a_request(kind: str, value: Any, told: str) -> None:
+    with pytest.raises(RequestError, match=told) as refused:
+        compiled(**{kind: value})
+
+    assert refused.value.param == "structured_outputs"
+    assert "panic" not in str(refused.value)
+
+
+def test_deepest_schema_compiles() -> None:
+    nested = '{"items":' * (MAX_SCHEMA_LEVELS - 1) + "{}" + "}" * (MAX_SCHEMA_LEVELS - 1)
+
+    assert compiled(json=nested).shortest > 0
 
 
 def test_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +367,7 @@ def test_grammar_of_many_choices_in_one_place_is_followed_or_refused() -> None:
     with pytest.raises(
         RequestError, match=r"fewer choices in one place.*Current row has \d+ items"
     ):
-        compiled(choice=[f"value {i}" for i in range(9000)])
+        compiled(json=schema_of(2500))
     assert accepts(compiled(choice=[f"value {i}" for i in range(5000)]), "value 4321")
 
 

@@ -14,12 +14,16 @@ Kind = Literal["reasoning", "text", "call"]
 
 @dataclass(slots=True)
 class Block:
-    """One block; ``text`` is its text so far, of a call its arguments."""
+    """One block; ``text`` is its text so far, of a call its arguments.
+
+    The answer ends, or has come as far as, the block that is not followed by another.
+    """
 
     index: int
     kind: Kind
     name: str = ""
     text: str = ""
+    is_followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +51,23 @@ class Blocks:
                 case Reasoning(text):
                     yield from self._add("reasoning", text)
                 case CallStart(_, name):
-                    yield from self._close()
+                    yield from self._close(is_followed=True)
                     yield self._begin("call", name)
                 case CallArguments(_, text):
                     yield from self._add("call", text)
         if is_last:
-            yield from self._close()
+            yield from self._close(is_followed=False)
 
-    def _close(self) -> Iterator[Change]:
+    def _close(self, *, is_followed: bool) -> Iterator[Change]:
         """Close the block that is open, if there is one."""
         if self._open is not None:
+            self._open.is_followed = is_followed
             yield Change("close", self._open)
             self._open = None
 
     def _add(self, kind: Kind, text: str) -> Iterator[Change]:
         if self._open is None or self._open.kind != kind:
-            yield from self._close()
+            yield from self._close(is_followed=True)
             yield self._begin(kind)
         assert self._open is not None, "a block was opened"
         self._open.text += text

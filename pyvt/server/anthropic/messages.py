@@ -4,7 +4,6 @@ A stream is ``message_start``; for each block ``content_block_start``, deltas an
 ``content_block_stop``; ``message_delta`` with the reason of the end; ``message_stop``.
 """
 
-import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -16,13 +15,14 @@ from pyvt.errors import PyvtError, RequestError
 from pyvt.server.answer.blocks import Block, Blocks, Change
 from pyvt.server.answer.collector import Answer
 from pyvt.server.anthropic.schema import CountRequest, MessagesRequest
-from pyvt.server.anthropic.translate import NAMES, as_chat
-from pyvt.server.chats import prepare_chat, start_chat
+from pyvt.server.anthropic.translate import as_chat, names_of
+from pyvt.server.chats import PreparedChat, prepare_chat, start_chat
 from pyvt.server.errors import WireException, body_of, renamed
-from pyvt.server.fields import checked, told
+from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, usage_of
 from pyvt.server.openai.chat_wire import call_id
 from pyvt.server.openai.events import failure, named_event
+from pyvt.server.plain_json import loaded
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import request_id_of, state_of
 
@@ -38,7 +38,7 @@ async def messages(request: Request) -> ASGIApp:
     is_stream = bool(asked.stream)
     chat = as_chat(asked)
     generation = await start_chat(
-        request, chat, request_id=message_id, is_stream=is_stream, names=NAMES
+        request, chat, request_id=message_id, is_stream=is_stream, names=names_of(asked)
     )
     writer = _Writer(message_id, model, generation, asked.warnings())
     if is_stream:
@@ -54,12 +54,20 @@ async def count_tokens(request: Request) -> Response:
     state.model_name(asked.model)
     llm = state.ready_llm()
     processor = llm.engine.input_processor
-    chat = as_chat(asked)
+    chat, names = as_chat(asked), names_of(asked)
+
+    def work() -> tuple[PreparedChat, tuple[int, ...]]:
+        prepared = prepare_chat(state, chat, names)
+        return prepared, processor.tokenize(prepared.prompt)
+
     try:
-        ids = await llm.run_input(lambda: processor.tokenize(prepare_chat(state, chat).prompt))
+        prepared, ids = await llm.run_input(work)
     except (RequestError, WireException) as error:
-        raise renamed(error, NAMES) from error
-    return JSONResponse({"input_tokens": len(ids), **told(asked)})
+        raise renamed(error, names) from error
+    body: dict[str, Any] = {"input_tokens": len(ids)}
+    if warnings := [*asked.warnings(), *prepared.warnings]:
+        body["warnings"] = warnings
+    return JSONResponse(body)
 
 
 class _Writer:
@@ -172,9 +180,9 @@ def _empty_block(block: Block) -> dict[str, Any]:
 
 
 def _input(text: str) -> Any:
-    """Return the arguments of a call; those that were cut are told as their text."""
+    """Return the arguments of a call, or their text where that was cut or is no JSON."""
     try:
-        value = json.loads(text or "{}")
+        value = loaded(text or "{}")
     except ValueError:
         return {"partial_json": text}
     return value if isinstance(value, dict) else {"value": value}

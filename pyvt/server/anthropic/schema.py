@@ -1,11 +1,13 @@
 """Request models of Anthropic's messages API."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pyvt.server.fields import RequestModel
 from pyvt.server.openai.schema import SamplingFields
+from pyvt.server.unsupported import NOT_OF_MESSAGES, Unsupported
 
 
 class Block(RequestModel):
@@ -54,8 +56,24 @@ class Thinking(RequestModel):
     budget_tokens: int | None = Field(default=None, ge=0)
 
 
+class OutputFormat(RequestModel):
+    """What the text must be."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class OutputConfig(RequestModel):
+    """Settings of the answer."""
+
+    format: OutputFormat | None = None
+    effort: str | None = None
+
+
 class CountRequest(SamplingFields):
     """POST /v1/messages/count_tokens."""
+
+    unsupported: ClassVar[Mapping[str, Unsupported]] = NOT_OF_MESSAGES
 
     model: str | None = None
     messages: list[InputMessage] = Field(min_length=1)
@@ -63,6 +81,9 @@ class CountRequest(SamplingFields):
     tools: list[InputTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

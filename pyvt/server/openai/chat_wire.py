@@ -215,7 +215,8 @@ class ChatChunks:
             if not self._is_told and (late := self.late_warnings()):
                 self._is_told = True
                 more = f'{more or self._no_usage},"warnings":{dumped(late)}'
-            chunks.append(self._chunk(step.index, "{}", beside, reason=reason, more=more))
+            end = f'"{reason}","stop_reason":{dumped(step.answer.stop_reason)}'
+            chunks.append(self._chunk(step.index, "{}", beside, end=end, more=more))
         return "".join(chunks)
 
     def usage(self, usage: Usage) -> bytes:
@@ -248,12 +249,20 @@ class ChatChunks:
         delta: str,
         beside: Beside | None,
         *,
-        reason: str | None = None,
+        end: str = "null",
         more: str = "",
     ) -> str:
-        """Return one chunk; ``beside`` gives the log probabilities and ids that wait."""
+        """Return one chunk.
+
+        Args:
+            index: which of the answers.
+            delta: JSON of what is new.
+            beside: gives the log probabilities and ids that wait.
+            end: JSON of the finish reason, and of the stop reason behind it.
+            more: JSON behind the choices.
+        """
         start = f'{self._start}{index},"delta":{delta}'
-        if beside is None and reason is None and not more:
+        if beside is None and end == "null" and not more:
             return start + self._tail
         logprobs, ids = "null", ""
         if beside is not None:
@@ -263,5 +272,4 @@ class ChatChunks:
             if self.shape.has_token_ids:
                 ids = f',"token_ids":{token_ids}'
         more = more or self._no_usage
-        end = "null" if reason is None else f'"{reason}"'
         return f'{start},"logprobs":{logprobs},"finish_reason":{end}{ids}}}]{more}}}\n\n'

@@ -19,7 +19,7 @@ from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, Step, interleaved, usage_of
 from pyvt.server.openai.chat_wire import Beside
 from pyvt.server.openai.events import data_event, error_event
-from pyvt.server.openai.logprobs import completion_logprobs, prompt_logprobs
+from pyvt.server.openai.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from pyvt.server.openai.schema import CompletionRequest, QueueFields
 from pyvt.server.sampling import sampling_params
 from pyvt.server.sse import DONE, until_client_leaves
@@ -228,8 +228,8 @@ class CompletionShape:
         if not self.is_prompt_only:
             choice["text"] += "".join(answer.content)
             if self.num_top is not None:
-                offset = 0 if self.echoes is None else len(self.echoes[place].text)
-                new = completion_logprobs(answer.logprobs, self.num_top, offset)
+                before = 0 if self.echoes is None else len(self.echoes[place].text)
+                new = completion_logprobs(answer.logprobs, self.num_top, TextOffsets(before))
                 choice["logprobs"] = _appended(choice["logprobs"], new)
         choice["finish_reason"] = "length" if self.is_prompt_only else answer.finish_reason
         choice["stop_reason"] = answer.stop_reason
@@ -254,7 +254,9 @@ class CompletionShape:
             choice["text"] = echo.text
             if self.num_top is not None and generation.prompt_logprobs is not None:
                 positions = generation.prompt_logprobs
-                choice["logprobs"] = completion_logprobs(positions, self.num_top, 0, echo.first)
+                choice["logprobs"] = completion_logprobs(
+                    positions, self.num_top, TextOffsets(), echo.first
+                )
         return choice
 
 
@@ -270,7 +272,7 @@ class _Chunks:
         self.shape = shape
         self.has_usage = has_usage
         self._beside: dict[int, Beside] = {}
-        self._num_chars: dict[int, int] = {}
+        self._places: dict[int, TextOffsets] = {}
         self._warnings = list(shape.warnings)
         self._told: set[str] = set()
 
@@ -281,7 +283,7 @@ class _Chunks:
         if number not in self._beside:
             self._beside[number] = Beside()
             if self.shape.echoes is not None:
-                self._num_chars[number] = len(self.shape.echoes[place].text)
+                self._places[number] = TextOffsets(len(self.shape.echoes[place].text))
                 chunks.append(self._chunk(self.shape.echo(place, number, generation)))
         if step.is_last:
             self._warnings += (w for w in generation.warnings if w not in self._told)
@@ -310,10 +312,8 @@ class _Chunks:
         (choice,) = chunk["choices"]
         positions, token_ids = beside.take()
         if positions and self.shape.num_top is not None:
-            offset = self._num_chars.get(choice["index"], 0)
-            choice["logprobs"] = completion_logprobs(positions, self.shape.num_top, offset)
-            spelled = sum(len(position.taken.text) for position in positions)
-            self._num_chars[choice["index"]] = offset + spelled
+            place = self._places.setdefault(choice["index"], TextOffsets())
+            choice["logprobs"] = completion_logprobs(positions, self.shape.num_top, place)
         if self.shape.has_token_ids:
             choice["token_ids"] = token_ids
         return chunk

@@ -17,16 +17,18 @@ from pyvt.server.errors import body_of, request_error
 from pyvt.server.fields import checked
 from pyvt.server.generation import Generation, usage_of
 from pyvt.server.openai.completions import prompt_list, start_all
-from pyvt.server.openai.schema import ADDS_SPECIAL, QueueFields
+from pyvt.server.openai.schema import QueueFields
 from pyvt.server.sse import until_client_leaves
 from pyvt.server.state import gathered, request_id_of, state_of
-from pyvt.server.unsupported import Unsupported
+from pyvt.server.unsupported import NOT_OF_COMPLETIONS, Unsupported
 
 
 class EmbeddingsRequest(QueueFields):
     """POST /v1/embeddings."""
 
-    unsupported: ClassVar[Mapping[str, Unsupported]] = ADDS_SPECIAL
+    unsupported: ClassVar[Mapping[str, Unsupported]] = {
+        "add_special_tokens": NOT_OF_COMPLETIONS["add_special_tokens"]
+    }
 
     input: str | list[int] | list[str | list[int]]
     model: str | None = None

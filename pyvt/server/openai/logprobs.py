@@ -4,6 +4,7 @@
 true bytes, and the replacement character as its text.
 """
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,10 +30,36 @@ def _entry(logprob: Logprob) -> dict[str, Any]:
     }
 
 
+class TextOffsets:
+    """Where tokens begin in a text, in characters; the parts of one character share its place."""
+
+    def __init__(self, num_chars: int = 0) -> None:
+        """Begin behind so many characters."""
+        self._num_chars = num_chars
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def pass_text(self, text: str) -> int:
+        """Return where a text of whole characters begins that comes next."""
+        begin = self._num_chars
+        self._num_chars += len(text)
+        return begin
+
+    def pass_token(self, token: Logprob) -> int:
+        """Return where the token begins that comes next."""
+        is_inside = bool(self._decoder.getstate()[0])
+        if is_inside and not (token.token_bytes and token.token_bytes[0] & 0xC0 == 0x80):
+            # The character before was never completed.
+            self.pass_text(self._decoder.decode(b"", True))
+            is_inside = False
+        if not is_inside and "\ufffd" not in token.text:
+            return self.pass_text(token.text)
+        return self.pass_text(self._decoder.decode(token.token_bytes))
+
+
 def completion_logprobs(
     positions: Sequence[PositionLogprobs | None],
     num_top: int,
-    offset: int,
+    place: TextOffsets,
     first: str = "",
 ) -> dict[str, Any]:
     """Return the object of a completion's choice.
@@ -40,19 +67,18 @@ def completion_logprobs(
     Args:
         positions: of each token; None for the first of an echoed prompt, which nothing precedes.
         num_top: alternatives of each; the taken token is added where it is not among them.
-        offset: characters before the first token.
+        place: where the text has come to; it moves on.
         first: the text of that first token.
     """
     shown: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
     offsets = []
     for position in positions:
-        offsets.append(offset)
         if position is None:
-            offset += len(first)
+            offsets.append(place.pass_text(first))
             name, logprob, best = first, None, None
         else:
             taken = position.taken
-            offset += len(taken.text)
+            offsets.append(place.pass_token(taken))
             name, logprob = token_name(taken), max(taken.logprob, FLOOR)
             best = {token_name(t): max(t.logprob, FLOOR) for t in position.top[:num_top]}
             best[name] = logprob

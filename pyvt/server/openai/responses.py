@@ -87,7 +87,8 @@ class _Writer:
             told = failure(error)
             problem = {"code": told.code or told.type, "message": told.message}
             yield self._event("error", {**problem, "param": told.param})
-            failed = {**self._base, "status": "failed", "error": problem}
+            made = {"output": self._output(), "status": "failed", "error": problem}
+            failed = {**self._base, **made}
             yield self._event("response.failed", {"response": failed})
 
     def _step(self, step: Step) -> Iterator[bytes]:
@@ -112,17 +113,13 @@ class _Writer:
         (answer,) = self.generation.answers
         usage = usage_of([self.generation])
         is_cut = answer.finish_reason == "length"
-        status = "incomplete" if is_cut else "completed"
-        output = [self._item(block, status) for block in self.blocks.blocks]
-        if answer.is_call_cut:
-            output[-1]["status"] = "incomplete"
         warnings = [*self.asked.warnings(), *self.generation.warnings]
         return {
             **self._base,
             **({"warnings": warnings} if warnings else {}),
-            "status": status,
+            "status": "incomplete" if is_cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": output,
+            "output": self._output(),
             "usage": {
                 "input_tokens": usage.num_prompt_tokens,
                 "input_tokens_details": {"cached_tokens": usage.num_cached_tokens},
@@ -131,6 +128,18 @@ class _Writer:
                 "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
             },
         }
+
+    def _output(self) -> list[dict[str, Any]]:
+        """Return what was made so far."""
+        return [self._item(block, self._status(block)) for block in self.blocks.blocks]
+
+    def _status(self, block: Block) -> str:
+        """Return the state of an item that grows no more: whether the answer ended inside of it."""
+        (answer,) = self.generation.answers
+        is_cut = answer.finish_reason != "stop"
+        if block.kind == "call" and answer.is_done:
+            is_cut = answer.is_call_cut
+        return "incomplete" if is_cut and not block.is_followed else "completed"
 
     def _item(self, block: Block, status: str) -> dict[str, Any]:
         item: dict[str, Any] = {"id": self._item_id(block), "status": status}
@@ -194,10 +203,12 @@ class _Writer:
             yield self._event("response.content_part.added", part)
 
     def _close(self, block: Block) -> Iterator[bytes]:
-        place = self._place(block)
+        place, status = self._place(block), self._status(block)
         if block.kind == "call":
             done = {**place, "arguments": block.text, "name": block.name}
-            yield self._event("response.function_call_arguments.done", done)
+            # Clients carry a call out once its arguments are done.
+            if status == "completed":
+                yield self._event("response.function_call_arguments.done", done)
         else:
             part = self._part(block)
             told = {**place, "text": block.text}
@@ -205,7 +216,7 @@ class _Writer:
                 told["logprobs"] = part["logprobs"]
             yield self._event(f"response.{part['type']}.done", told)
             yield self._event("response.content_part.done", {**place, "part": part})
-        item = {"output_index": block.index, "item": self._item(block, "completed")}
+        item = {"output_index": block.index, "item": self._item(block, status)}
         yield self._event("response.output_item.done", item)
 
     def _place(self, block: Block) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         choice = {"type": "function", "function": {"name": choice.name}}
     body: dict[str, Any] = {
         "messages": messages,
-        "tools": [_tool(tool) for tool in asked.tools or ()] or None,
+        "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())] or None,
         "tool_choice": choice,
         "parallel_tool_calls": asked.parallel_tool_calls,
         "max_tokens": asked.max_output_tokens,
@@ -56,6 +56,7 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         "chat_template_kwargs": asked.chat_template_kwargs,
         "thinking_token_budget": asked.thinking_token_budget,
         "response_format": _format(asked),
+        "structured_outputs": asked.structured_outputs,
         "logprobs": LOGPROBS in (asked.include or ()) or asked.top_logprobs is not None or None,
         "top_logprobs": asked.top_logprobs,
         "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
@@ -103,51 +104,55 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
             messages.append({"role": "assistant", "content": None})
         return messages[-1]
 
-    for item in items:
+    for i, item in enumerate(items):
+        place = f"input[{i}].content"
         match item.type or "message":
             case "message" if item.role == "assistant":
-                assistant("content", "tool_calls")["content"] = _text(item.content)
+                assistant("content", "tool_calls")["content"] = _text(item.content, place)
             case "message":
                 role = item.role or "user"
-                messages.append({"role": role, "content": _text(item.content)})
+                messages.append({"role": role, "content": _text(item.content, place)})
             case "reasoning":
-                assistant("content", "tool_calls")["reasoning_content"] = _text(item.content)
+                text = _text(item.content, place)
+                assistant("content", "tool_calls")["reasoning_content"] = text
             case "function_call":
                 function = {"name": item.name or "", "arguments": item.arguments or "{}"}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 assistant().setdefault("tool_calls", []).append(call)
             case "function_call_output":
-                output = {"role": "tool", "content": _text(item.output)}
+                output = {"role": "tool", "content": _text(item.output, f"input[{i}].output")}
                 messages.append({**output, "tool_call_id": item.call_id})
             case other:
+                param = f"input[{i}].type"
                 raise request_error(
-                    f"[request] input: expected messages, calls and their outputs, got "
+                    f"[request] {param}: expected messages, calls and their outputs, got "
                     f"{other[:40]!r}",
-                    param="input",
+                    param=param,
                     code="unsupported_value",
                 )
     return messages
 
 
-def _text(content: str | Sequence[InputPart] | None) -> str:
+def _text(content: str | Sequence[InputPart] | None, place: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    for part in content:
+    for i, part in enumerate(content):
         if part.type not in _TEXT_PARTS or part.text is None:
+            param = f"{place}[{i}]"
             raise request_error(
-                f"[request] input: expected parts of text, got {part.type[:40]!r}; the model reads "
-                "text only",
-                param="input",
+                f"[request] {param}: expected a part of text, got {part.type[:40]!r}; the model "
+                "reads text only",
+                param=param,
                 code="unsupported_value",
             )
     return "\n".join(part.text or "" for part in content)
 
 
-def _tool(tool: ResponseTool) -> dict[str, Any]:
+def _tool(tool: ResponseTool, place: str) -> dict[str, Any]:
     if tool.type != "function" or not tool.name:
         raise request_error(
-            f"[request] tools: expected functions with a name, got {tool.type[:40]!r}",
-            param="tools",
+            f"[request] {place}: expected a function with a name, got {tool.type[:40]!r}",
+            param=place,
             code="unsupported_value",
         )
     function = tool.model_dump(include={"name", "description", "parameters", "strict"})

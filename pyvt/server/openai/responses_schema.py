@@ -8,7 +8,7 @@ from pydantic import Field
 from pyvt.sampling_params import MAX_LOGPROBS
 from pyvt.server.fields import MAX_WARNINGS, RequestModel
 from pyvt.server.openai.schema import SamplingFields
-from pyvt.server.unsupported import Unsupported
+from pyvt.server.unsupported import NOT_OF_RESPONSES, Unsupported
 
 LOGPROBS = "message.output_text.logprobs"
 # Clients that keep no state ask for the second one always; reasoning is in the answer as it is.
@@ -77,11 +77,7 @@ class ReasoningSettings(RequestModel):
 class ResponsesRequest(SamplingFields):
     """POST /v1/responses."""
 
-    unsupported: ClassVar[Mapping[str, Unsupported]] = {
-        "prompt": Unsupported("send input and instructions; no templates are kept"),
-        "context_management": Unsupported("leave it out; a prompt is never shortened", ([],)),
-        "messages": Unsupported("send input"),
-    }
+    unsupported: ClassVar[Mapping[str, Unsupported]] = NOT_OF_RESPONSES
 
     model: str | None = None
     input: str | list[InputItem]
@@ -91,6 +87,7 @@ class ResponsesRequest(SamplingFields):
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
+    structured_outputs: dict[str, Any] | None = None
     reasoning: ReasoningSettings | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None

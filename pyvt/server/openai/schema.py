@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pyvt.sampling_params import MAX_REPETITION, MIN_REPETITION
 from pyvt.server.fields import RequestModel
-from pyvt.server.unsupported import Unsupported
+from pyvt.server.unsupported import NOT_OF_CHAT, NOT_OF_COMPLETIONS, Unsupported
 
 
 def _range(low: float | None, high: float | None = None) -> Any:
@@ -76,11 +76,6 @@ class GenerationFields(SamplingFields):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     prompt_logprobs: int | None = _range(0, 20)
-
-
-ADDS_SPECIAL = {
-    "add_special_tokens": Unsupported("send token ids, which are taken as they are", (True,))
-}
 
 
 class Part(RequestModel):
@@ -162,11 +157,7 @@ class TemplateFields(RequestModel):
 class ChatRequest(GenerationFields, TemplateFields):
     """POST /v1/chat/completions."""
 
-    unsupported: ClassVar[Mapping[str, Unsupported]] = {
-        "add_special_tokens": Unsupported("leave it out; the template has them", (False,)),
-        "echo": Unsupported("leave it out, or ask POST /v1/completions", (False,)),
-        "prompt": Unsupported("send messages"),
-    }
+    unsupported: ClassVar[Mapping[str, Unsupported]] = NOT_OF_CHAT
 
     max_completion_tokens: int | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -182,7 +173,7 @@ class ChatRequest(GenerationFields, TemplateFields):
 class CompletionRequest(GenerationFields):
     """POST /v1/completions."""
 
-    unsupported: ClassVar[Mapping[str, Unsupported]] = ADDS_SPECIAL
+    unsupported: ClassVar[Mapping[str, Unsupported]] = NOT_OF_COMPLETIONS
 
     prompt: str | list[int] | list[str | list[int]]
     echo: bool | None = None

@@ -1,7 +1,8 @@
 """One JSON object that names a function and its arguments, read character by character."""
 
-import json
 from collections.abc import Callable
+
+from pyvt.server.plain_json import loaded
 
 NAME_KEY = "name"
 ARGUMENT_KEYS = ("arguments", "parameters")
@@ -190,8 +191,8 @@ class CallObject:
 def _loaded(text: str) -> object:
     """Return the value of JSON text, None where it is none."""
     try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        return loaded(text, is_strict=False)
+    except ValueError:
         return None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from pyvt.server.answer.events import CallArguments, CallStart, Content, Event
 from pyvt.server.answer.search import first_of, num_open
+from pyvt.server.plain_json import loaded, written
 from pyvt.server.tool_parsers.base import ContentWriter, ToolSchemas
 
 OPENINGS = ("<|python_start|>", "<|tool_call_start|>")
@@ -192,10 +193,10 @@ class PythonicParser(ContentWriter):
 def _as_json(text: str) -> str:
     """Return the JSON of a literal of JSON or Python; another expression is a string."""
     try:
-        return json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError):
+        return written(loaded(text))
+    except ValueError:
         pass
     try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        return written(ast.literal_eval(text))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.dumps(text, ensure_ascii=False)

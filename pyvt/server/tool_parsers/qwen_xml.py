@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pyvt.server.answer.search import first_of, num_open
+from pyvt.server.plain_json import loaded, written
 from pyvt.server.tool_parsers.base import ToolSchemas, TriggeredParser
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -196,8 +197,8 @@ def _as_json(text: str, schema: Any) -> str:
     """Return the JSON of a value that is not only a string."""
     kinds = types_of(schema)
     try:
-        value = json.loads(text, parse_constant=lambda _: text)
-    except (ValueError, RecursionError):
+        value = loaded(text)
+    except ValueError:
         value = _literal(text)
     is_string = isinstance(value, str)
     is_known = (
@@ -212,7 +213,7 @@ def _literal(text: str) -> Any:
     """Return a Python literal that JSON can say; the text itself where it is none."""
     try:
         value = ast.literal_eval(text.strip())
-        json.dumps(value, allow_nan=False)
+        written(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
     return value

@@ -417,7 +417,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
         400,
-        "messages",
+        "messages[0].content[0]",
     ),
     "other_model": ({"model": "gpt-4"}, 404, "model"),
     "path_model": ({"model": "../../etc/passwd"}, 404, "model"),
@@ -515,3 +515,23 @@ def test_stop_without_text_is_refused_with_reasoning_too(serve: Serve, template:
 
     assert reply.status == 400
     assert reply.json()["error"]["param"] == "stop"
+
+
+@pytest.mark.parametrize("fields", [{"logprobs": True}, {"n": 2}, {"return_token_ids": True}, {}])
+@pytest.mark.parametrize(
+    ("stops", "stop_reason"),
+    [({"stop": "r"}, "r"), ({"stop_token_ids": [114]}, 114), ({}, None), ({"max_tokens": 2}, None)],
+)
+def test_last_chunk_tells_what_stopped_the_answer_as_the_whole_does(
+    serve: Serve, stops: dict[str, Any], stop_reason: Any, fields: dict[str, Any]
+) -> None:
+    server = serve(["Paris."])
+
+    choices = server.chat(**stops, **fields).json()["choices"]
+    chunks = [
+        c for chunk in server.chat(**stops, **fields, stream=True).data() for c in chunk["choices"]
+    ]
+
+    last = [chunk["stop_reason"] for chunk in chunks if chunk["finish_reason"] is not None]
+    assert last == [choice["stop_reason"] for choice in choices] == [stop_reason] * len(choices)
+    assert not any("stop_reason" in chunk for chunk in chunks if chunk["finish_reason"] is None)

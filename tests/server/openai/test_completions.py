@@ -107,6 +107,38 @@ def test_logprobs_have_the_legacy_layout(serve: Serve) -> None:
     assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
 
 
+WHOLE_CHARACTERS = "é🙂漢STOPx"
+# Tokens, a byte each, and the character of the text in which each of them begins.
+OFFSETS: list[tuple[list[int], list[int]]] = [
+    ([*WHOLE_CHARACTERS.encode()], [0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7]),
+    ([0xF0, 0x9F, 0x61, 0x62], [0, 0, 1, 2]),
+    ([0x80, 0x61], [0, 1]),
+    ([0x61, 0xE6, 0xC3, 0xA9, 0x62], [0, 1, 2, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("has_echo", [False, True])
+@pytest.mark.parametrize(("tokens", "offsets"), OFFSETS)
+def test_text_offsets_are_characters_of_the_text(
+    serve: Serve, tokens: list[int], offsets: list[int], has_echo: bool
+) -> None:
+    server = serve([[*tokens, EOS]])
+    fields = {"logprobs": 1, "echo": has_echo, "max_tokens": len(tokens)}
+
+    (choice,) = server.complete("ab", **fields).json()["choices"]
+    chunks = server.complete("ab", stream=True, **fields).data()
+
+    before = 2 if has_echo else 0
+    expected = [before + offset for offset in offsets]
+    told = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+    text = choice["text"][before:]
+    assert choice["logprobs"]["text_offset"] == expected
+    assert [offset for part in told for offset in part["text_offset"]] == expected
+    assert text == bytes(tokens).decode("utf-8", "replace")
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert token > 0x7F or text[offset] == chr(token)
+
+
 def test_without_max_tokens_there_are_sixteen(serve: Serve) -> None:
     usage = serve(["x" * 50]).complete("a", max_tokens=None).json()["usage"]
 

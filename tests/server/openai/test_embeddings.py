@@ -133,3 +133,16 @@ def test_all_inputs_are_refused_with_the_one_that_does_not_fit(tiny: Tiny) -> No
         time.sleep(0.002)
     assert tiny.llm.num_unfinished_requests == 0
     assert len(_vectors(tiny.embed(["ok", "ok"]))) == 2
+
+
+def test_text_that_is_too_long_is_refused_with_both_numbers(tiny: Tiny) -> None:
+    reply = tiny.embed(["a", "x" * 128])
+
+    assert reply.status == 400
+    assert reply.json()["error"] == {
+        "message": "[request] input: expected at most 127 tokens in a context of 128, got 128; "
+        "send a shorter text or raise max_model_len",
+        "type": "invalid_request_error",
+        "param": "input",
+        "code": "context_length_exceeded",
+    }

@@ -80,6 +80,38 @@ def test_cut_response_is_incomplete(serve: Serve) -> None:
     assert events[-1]["type"] == "response.incomplete"
 
 
+# What the stream ends with, the fields that cut it there, and the state of each item.
+CUTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"max_output_tokens": len("<think>\nh")}, ["incomplete"]),
+    ({"max_output_tokens": len("<think>\nhm\n</think>\n\nS")}, ["completed", "incomplete"]),
+    ({"max_output_tokens": len(FULL) - 20}, ["completed", "completed", "incomplete"]),
+    ({"max_output_tokens": len(FULL) - 2}, ["completed", "completed", "completed"]),
+    ({"stop": '"a'}, ["completed", "completed", "incomplete"]),
+    ({"stop": "o"}, ["completed", "completed"]),
+    ({}, ["completed", "completed", "completed"]),
+]
+
+
+@pytest.mark.parametrize(("fields", "states"), CUTS)
+def test_item_that_is_cut_is_incomplete_in_every_event(
+    serve: Serve, fields: dict[str, Any], states: list[str]
+) -> None:
+    server = serve([FULL], template=THINKING)
+    whole = ask(server, tools=[TOOL], **fields).json()
+
+    events = ask(server, tools=[TOOL], stream=True, **fields).data()
+
+    told = [e["item"]["status"] for e in events if e["type"] == "response.output_item.done"]
+    assert told == states
+    assert [item["status"] for item in events[-1]["response"]["output"]] == states
+    assert [item["status"] for item in whole["output"]] == states
+    calls = [
+        i for i in whole["output"] if (i["type"], i["status"]) == ("function_call", "completed")
+    ]
+    done = [e["type"] for e in events if "function_call_arguments.done" in e["type"]]
+    assert len(done) == len(calls)
+
+
 def test_stop_ends_a_response(serve: Serve) -> None:
     assert items(ask(serve(["a STOP b"]), stop=["STOP"]).json()) == [("message", "a ")]
 
@@ -110,9 +142,12 @@ def test_input_items_become_messages(serve: Serve) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0]",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
@@ -130,6 +165,30 @@ def test_failure_inside_a_stream_is_told(serve: Serve) -> None:
 
     assert [e["type"] for e in reply.data()[-2:]] == ["error", "response.failed"]
     assert reply.data()[-1]["response"]["status"] == "failed"
+
+
+def test_response_that_failed_has_what_was_made(serve: Serve) -> None:
+    steps: list[Any] = []
+
+    def fail_later(batch: Any) -> None:
+        steps.append(batch)
+        if len(steps) == 20:
+            runner: Any = server.engine.core.runner
+            runner.failing = {"resp_bad"}
+
+    server = serve([FULL], template=THINKING, before_step=fail_later)
+    body = {"input": "Hi", "tools": [TOOL], "stream": True}
+
+    events = server.post("/v1/responses", body, headers={"x-request-id": "bad"}).data()
+
+    assert events[-1]["type"] == "response.failed"
+    output = events[-1]["response"]["output"]
+    told = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert output[: len(told)] == told
+    assert [item["status"] for item in output[len(told) :]] == ["incomplete"]
+    kinds = ("reasoning_text", "output_text", "function_call_arguments")
+    deltas = [e["delta"] for e in events if e["type"] in {f"response.{k}.delta" for k in kinds}]
+    assert "".join(deltas) == "".join(text for _, text in items(events[-1]["response"]))
 
 
 def test_openai_client_reads_responses(serve: Serve) -> None:
