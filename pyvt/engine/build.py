@@ -180,10 +180,14 @@ def _packing_backend(device: DeviceConfig) -> Backend:
 
 def _reserve(packs: Backend, path: Path, free_bytes: int | None) -> None:
     """Take memory for the first packed weights of the files at a path, where there is plenty."""
-    if packs.reserve is not None and free_bytes is not None:
+    if packs.reserve is None or free_bytes is None:
+        return
+    try:
         paths = [path] if path.is_file() else path.glob("*.safetensors")
         file_bytes = sum(each.stat().st_size for each in paths)
-        packs.reserve(min(file_bytes, _RESERVED_BYTES, free_bytes // 8))
+    except OSError:  # a file that cannot be read is the loader's to tell of, if it needs it
+        return
+    packs.reserve(min(file_bytes, _RESERVED_BYTES, free_bytes // 8))
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:

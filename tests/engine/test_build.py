@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer, processors
 
 from pyvt import hub
@@ -292,6 +293,18 @@ def test_build_gives_back_what_it_reserved_where_the_files_are_no_model(
         build_engine(engine_config(str(tmp_path), backend="cpu"))
 
     assert told == [1000, "released"]
+
+
+@pytest.mark.native
+def test_build_is_not_hindered_by_a_file_that_it_does_not_need(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path)
+    index = {
+        "weight_map": dict.fromkeys(load_file(path / "model.safetensors"), "model.safetensors")
+    }
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (path / "gone.safetensors").symlink_to(tmp_path / "nowhere")
+
+    assert build_engine(engine_config(str(path), backend="cpu")).config.device.backend == "cpu"
 
 
 @pytest.mark.usefixtures("own_answer")
