@@ -31,8 +31,8 @@ SELF_TEST_S = 3.0
 def doctor(seconds: float, is_json: bool) -> int:
     """Show the machine, the backends that load, and test their kernels against the reference.
 
-    Exit code 1 where a kernel is wrong. A backend that is not there is no fault: the reference
-    computes.
+    Exit code 1 where a kernel is wrong, or PYVT_CPU_ISA asks for a level that is not there. A
+    backend that is not there is no fault: the reference computes.
     """
     facts = _facts()
     facts["self_tests"] = {
@@ -40,7 +40,10 @@ def doctor(seconds: float, is_json: bool) -> int:
         for name, state in facts["backends"].items()
         if state["is_usable"]
     }
-    is_wrong = any(result["failures"] for result in facts["self_tests"].values())
+    default = facts["backends"].get(facts["default"], {"is_usable": True})
+    is_wrong = not default["is_usable"] or any(
+        result["failures"] for result in facts["self_tests"].values()
+    )
     if is_json:
         click.echo(json.dumps(facts))
     else:

@@ -3,7 +3,9 @@
 An op is declared once, in ``pyvt/ops``; its NumPy reference is registered beside it as the kernel
 of backend ``numpy``. A native backend registers more kernels. A call goes to the first candidate,
 by (priority, name), that belongs to the selected host backend or to the tensor's own device and
-supports the dtypes. The choice is cached by device and dtypes. The reference serves host memory
+supports the dtypes. The choice is cached by device, host backend and dtypes. The host backend is
+the process's (``use_backend``) or that of a block of one thread (``computing_on``), as an engine's
+steps are: engines in threads of one process do not meet. The reference serves host memory
 only; NaN and infinities are results to it, so it runs without NumPy's warnings of them.
 
 ``PYVT_DISABLE_KERNELS`` leaves candidates out; under ``PYVT_STRICT=1`` a call that would reach the
@@ -11,6 +13,7 @@ reference is an error. Both are read when an op first meets its dtypes, and agai
 ``use_backend``.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -78,18 +81,19 @@ class Op:
         """Return the candidate for these arguments, outputs first. Raises UnsupportedError."""
         device_type = getattr(args[0], "device_type", HOST)
         dtypes = tuple([getattr(arg, "dtype", None) for arg in args])
-        found = self._cache.get((device_type, dtypes))
+        key = device_type, current_backend(), dtypes
+        found = self._cache.get(key)
         if found is None:
-            found = self._cache[device_type, dtypes] = self._search(device_type, dtypes)
+            found = self._cache[key] = self._search(*key)
         return found
 
-    def _search(self, device_type: str, dtypes: tuple[Any, ...]) -> Candidate:
+    def _search(self, device_type: str, host_backend: str, dtypes: tuple[Any, ...]) -> Candidate:
         disabled = envs.PYVT_DISABLE_KERNELS.names()
         for candidate in self.candidates:
             if candidate.device_type != device_type:
                 continue
             if device_type == HOST and candidate.backend not in (
-                _selection.host_backend,
+                host_backend,
                 REFERENCE_BACKEND,
             ):
                 continue
@@ -106,7 +110,7 @@ class Op:
         strict = " (PYVT_STRICT=1 bars the reference)" if envs.PYVT_STRICT.is_on() else ""
         raise UnsupportedError(
             f"[{self.name}] kernel: none for ({of}) on {device_type} under backend "
-            f"{_selection.host_backend!r}; registered: {have}{strict}"
+            f"{host_backend!r}; registered: {have}{strict}"
         )
 
     def of_backend(self, backend: str) -> Candidate | None:
@@ -131,10 +135,11 @@ class Op:
 
     def __call__(self, *args: Any) -> None:
         candidate = self.resolve(args)
-        if _selection.tap is None:
+        tap = _of_thread.tap
+        if tap is None:
             self.run(candidate, args)
         else:
-            _selection.tap(self, candidate, args)
+            tap(self, candidate, args)
 
 
 Tap = Callable[[Op, Candidate, tuple[Any, ...]], None]
@@ -144,20 +149,28 @@ Allocate = Callable[[tuple[int, ...], Any], Any]
 
 @dataclass(slots=True)
 class _Selection:
-    """The host backend of this process, the backends that have registered kernels, the tap, and
-    where the outputs of ops come from.
-    """
+    """The host backend of this process, and the backends that have registered kernels."""
 
     host_backend: str = REFERENCE_BACKEND
     known: set[str] = field(default_factory=lambda: {REFERENCE_BACKEND})
-    tap: Tap | None = None
-    allocate: Allocate = np.empty
+
+
+class _OfThread(threading.local):
+    """Of the calls of one thread: their host backend where it is another one than the process's,
+    the tap, and where their outputs come from.
+    """
+
+    def __init__(self) -> None:
+        self.host_backend: str | None = None
+        self.tap: Tap | None = None
+        self.allocate: Allocate = np.empty
 
 
 _OPS: dict[str, Op] = {}
 # Kernels of backends that were loaded before the ops: each waits for its declaration.
 _WAITING: dict[str, list[Candidate]] = {}
 _selection = _Selection()
+_of_thread = _OfThread()
 
 
 def declare(name: str, *, num_outputs: int = 1, composite: tuple[str, ...] = ()) -> Op:
@@ -208,7 +221,17 @@ def use_backend(name: str) -> None:
 
 def current_backend() -> str:
     """Return the name of the selected host backend."""
-    return _selection.host_backend
+    return _of_thread.host_backend or _selection.host_backend
+
+
+@contextmanager
+def computing_on(name: str) -> Iterator[None]:
+    """Select the backend of host arrays for the calls of this thread until the block ends."""
+    before, _of_thread.host_backend = _of_thread.host_backend, name
+    try:
+        yield
+    finally:
+        _of_thread.host_backend = before
 
 
 def known_backends() -> tuple[str, ...]:
@@ -228,7 +251,7 @@ def empty(shape: tuple[int, ...], dtype: Any, *, beside: Any = None) -> Any:
     """
     if beside is not None and hasattr(beside, "device_type"):
         return beside.empty(shape, dtype)
-    return _selection.allocate(shape, dtype)
+    return _of_thread.allocate(shape, dtype)
 
 
 def place(array: Any, *, beside: Any) -> Any:
@@ -281,25 +304,25 @@ def chosen_backends() -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def allocating(allocate: Allocate) -> Iterator[None]:
-    """Take the outputs that ops make from ``allocate`` until the block ends."""
-    before, _selection.allocate = _selection.allocate, allocate
+    """Take the outputs that ops of this thread make from ``allocate`` until the block ends."""
+    before, _of_thread.allocate = _of_thread.allocate, allocate
     try:
         yield
     finally:
-        _selection.allocate = before
+        _of_thread.allocate = before
 
 
 @contextmanager
 def tapped(tap: Tap, *, allocate: Allocate = np.empty) -> Iterator[None]:
-    """Hand every call to ``tap(op, candidate, args)`` until the block ends; taps do not nest.
+    """Hand every call of this thread to ``tap(op, candidate, args)`` until the block ends.
 
-    The tap runs the kernel, with ``op.run(candidate, args)``. Outputs that ops make come from
-    ``allocate``.
+    Taps do not nest. The tap runs the kernel, with ``op.run(candidate, args)``. Outputs that ops
+    make come from ``allocate``.
     """
-    assert _selection.tap is None, "a tap is set already"
-    _selection.tap = tap
+    assert _of_thread.tap is None, "a tap is set already"
+    _of_thread.tap = tap
     try:
         with allocating(allocate):
             yield
     finally:
-        _selection.tap = None
+        _of_thread.tap = None

@@ -25,7 +25,7 @@ _LEAST_SHARE = 0.5
 
 
 class BufferPool:
-    """Gives out arrays of undefined content; not safe for two threads.
+    """Gives out arrays of undefined content to one thread; any may let go of them.
 
     Memory comes back when the last view of an array is gone, and is never given to the system while
     the pool lives.
@@ -89,9 +89,14 @@ class BufferPool:
         return None
 
     def _take(self, num_bytes: int) -> int:
-        at = bisect_left(self._free, (num_bytes, 0))
-        if at < len(self._free) and num_bytes >= self._free[at][0] * _LEAST_SHARE:
-            return self._free.pop(at)[1]
+        while (at := bisect_left(self._free, (num_bytes, 0))) < len(self._free):
+            size, index = self._free.pop(at)
+            if size >= num_bytes >= size * _LEAST_SHARE:
+                return index
+            insort(self._free, (size, index))
+            # A smaller one was at its place: another thread gave one back in between.
+            if size > num_bytes:
+                break
         raw = np.empty(num_bytes + _ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % _ALIGNMENT
         self._buffers.append(raw[start : start + num_bytes])

@@ -44,7 +44,8 @@ class HostArena:
         """
         with self._lock:  # nobody has a buffer of these pages yet
             self._reserved = self._new_block(num_bytes)
-            np.frombuffer(self._reserved, np.uint8)[:: mmap.PAGESIZE] = 0
+            taken = np.frombuffer(self._reserved, np.uint8)[self._next :][:num_bytes]
+            taken[:: mmap.PAGESIZE] = 0
 
     def take(self, num_bytes: int) -> Bytes:
         """Return a new buffer of undefined content, 64-byte aligned."""

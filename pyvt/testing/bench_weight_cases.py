@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyvt import ops
-from pyvt.tensor.dtype import DTYPES
+from pyvt.tensor.dtype import DTYPES, F32
 from pyvt.tensor.quant_tensor import QuantTensor
 from pyvt.testing.bench_case import BenchCase, Call, packed_weight
 from pyvt.testing.bench_limits import loop_of
@@ -110,13 +110,13 @@ def _lookup(op: str, name: str, num_rows: int) -> BenchCase:
 
 def _unpacked_product(op: str, name: str, num_rows: int) -> BenchCase:
     dtype = DTYPES[name]
+    of_x = F32 if dtype.is_block else dtype
 
     def make(rng: np.random.Generator) -> Call:
         weight = random_tensor("bench", (DENSE_INNER, DENSE_HIDDEN), dtype)
+        x = rng.standard_normal((num_rows, DENSE_HIDDEN), np.float32).astype(of_x.numpy)
         if isinstance(weight, QuantTensor):
-            x = rng.standard_normal((num_rows, DENSE_HIDDEN), np.float32)
             return lambda: ops.quant_linear(x, weight, act="q8")
-        x = rng.standard_normal((num_rows, DENSE_HIDDEN), np.float32).astype(weight.dtype)
         return lambda: ops.linear(x, weight)
 
     return BenchCase(
@@ -124,7 +124,7 @@ def _unpacked_product(op: str, name: str, num_rows: int) -> BenchCase:
         case=f"{name} {DENSE_INNER}x{DENSE_HIDDEN} M={num_rows}",
         make=make,
         num_bytes=DENSE_INNER * dtype.row_bytes(DENSE_HIDDEN)
-        + 4 * num_rows * (DENSE_HIDDEN + DENSE_INNER),
+        + of_x.block_bytes * num_rows * (DENSE_HIDDEN + DENSE_INNER),
         num_ops=2 * num_rows * DENSE_HIDDEN * DENSE_INNER,
-        loop=loop_of(name),
+        loop=loop_of(name, of_x.name),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from pyvt import ops
 from pyvt.config import EngineConfig
 from pyvt.config.speculative import MTP_METHOD
-from pyvt.dispatch import fetch, on_host
+from pyvt.dispatch import computing_on, fetch, on_host
 from pyvt.dispatch.backend import selected_backend
 from pyvt.errors import ConfigError, OutOfMemoryError
 from pyvt.kv_tier.connector import KVConnector, KVLayout
@@ -81,6 +81,7 @@ class ModelRunner:
         max_blocks = cdiv(config.max_model_len, kv_cache.block_size)
         self.proposer = make_proposer(config.speculative)
         backend = selected_backend()
+        self._backend = backend.name
         self.drafter: HeadDrafter | None = None
         if config.speculative.speculation == MTP_METHOD:
             self.drafter = HeadDrafter(model, self.rows, backend.device)
@@ -102,6 +103,10 @@ class ModelRunner:
         allowed for, comes back as an error; the others are not touched by it. Where a device has
         not the memory for a step, all its requests do: what they hold is freed, the rest goes on.
         """
+        with computing_on(self._backend):
+            return self._execute(output)
+
+    def _execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self.rows.update(output)
         self.kv_cache.copy_blocks(output.block_copies)
         if self.connector is None:

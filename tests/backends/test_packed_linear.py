@@ -277,6 +277,24 @@ def test_native_call_out_of_contract_is_an_error(call: Any) -> None:
         call(np.zeros((2, 4), np.float32), weight)
 
 
+@pytest.mark.parametrize("act", ["Q8", "", "bogus"])
+def test_unknown_act_is_an_error_of_every_native_product(act: str) -> None:
+    x, out = np.zeros((2, 32), np.float32), np.zeros((2, 5), np.float32)
+    weight = make_weight(np.random.default_rng(9), DTYPES["q8_0"], 5, 32)
+    ids, shares = np.zeros((2, 1), np.int32), np.ones((2, 1), np.float32)
+    stack = np.zeros((1, 32, 32), np.float32)
+
+    for call in (
+        lambda: _native.quant_linear(out, x, weight, None, act),
+        lambda: _native.packed_linear(out, x, ops.prepack_weight(weight), None, act),
+        lambda: _native.fused_experts(
+            np.zeros_like(x), x, ids, shares, stack, stack, stack, None, None, None, act
+        ),
+    ):
+        with pytest.raises(KernelError, match=f"act: expected none or q8, got {act}"):
+            call()
+
+
 def test_native_call_with_another_type_is_a_type_error() -> None:
     x = np.zeros((2, 4), ml_dtypes.bfloat16)
 

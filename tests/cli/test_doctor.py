@@ -82,7 +82,7 @@ def test_doctor_says_which_level_the_cpu_lacks(
 
     result = run_command("doctor")
 
-    assert result.code == 0
+    assert result.code == 1
     assert "not usable: [cpu] PYVT_CPU_ISA: expected one of scalar, got neon" in result.out
     assert "self-test" not in result.out
 

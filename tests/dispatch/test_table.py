@@ -1,12 +1,23 @@
 """The op table: ranks, selection, switches, and what its errors say."""
 
 import re
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pyvt.dispatch import Candidate, Op, all_ops, allocating, empty, get_op, table, tapped
+from pyvt.dispatch import (
+    Candidate,
+    Op,
+    all_ops,
+    allocating,
+    computing_on,
+    empty,
+    get_op,
+    table,
+    tapped,
+)
 from pyvt.errors import ConfigError, UnsupportedError
 
 ONE = np.ones(1, np.float32)
@@ -312,3 +323,31 @@ def test_outputs_come_from_the_innermost_allocator_and_then_from_the_one_before(
             assert empty((1,), "f4") is inner
         assert empty((1,), "f4") is outer
     assert empty((1,), "f4").shape == (1,)
+
+
+def test_tap_allocator_and_backend_are_those_of_one_thread() -> None:
+    recorder = Recorder("test_threads")
+    recorder.add_reference()
+    recorder.add("other", "other")
+    tapped_calls: list[str] = []
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        seen.append((table.current_backend(), empty((1,), np.float32) is ONE))
+        recorder.op(ONE)
+        with tapped(lambda op, candidate, args: None):  # taps of two threads do not meet
+            seen.append("tapped")
+
+    with (
+        computing_on("other"),
+        allocating(lambda shape, dtype: ONE),
+        tapped(lambda op, candidate, args: tapped_calls.append(candidate.backend)),
+    ):
+        recorder.op(ONE)
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    assert (tapped_calls, recorder.calls) == (["other"], ["reference"])
+    assert seen == [("numpy", False), "tapped"]
+    assert table.current_backend() == "numpy"

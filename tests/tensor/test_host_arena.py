@@ -76,13 +76,22 @@ def test_reserved_pages_are_there_for_the_next_buffers_and_the_rest_is_given_bac
     arena.reserve(70 << 20)
     buffer = arena.take(8 << 20)
 
-    assert _resident_bytes(buffer.ctypes.data) >= 70 << 20
+    assert 70 << 20 <= _resident_bytes(buffer.ctypes.data) <= 74 << 20
     end = round_up(buffer.ctypes.data + buffer.nbytes, mmap.PAGESIZE)
     buffer[...] = 3
     arena.release_rest()
     assert (buffer == 3).all()
     assert _resident_bytes(end - 1) <= 10 << 20
     assert _resident_bytes(end) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads what Linux tells of pages")
+def test_no_more_pages_are_reserved_than_were_asked_for() -> None:
+    arena = HostArena()
+
+    arena.reserve(3 << 20)
+
+    assert 3 << 20 <= _resident_bytes(arena.take(64).ctypes.data) <= 6 << 20
 
 
 def test_reserved_pages_that_nobody_takes_are_freed() -> None:

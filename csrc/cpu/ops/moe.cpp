@@ -495,7 +495,7 @@ void fused_experts(TensorView out, TensorView x, TensorView expert_ids, TensorVi
                    ExpertStack gate, ExpertStack up, ExpertStack down, TensorView gate_columns,
                    TensorView up_columns, TensorView down_columns, std::string act) {
   ExpertsCall("fused_experts", kernels(), out, x, expert_ids, expert_weights, gate, up, down,
-              gate_columns, up_columns, down_columns, act == "q8")
+              gate_columns, up_columns, down_columns, asks_for_q8("fused_experts", act))
       .run();
 }
 

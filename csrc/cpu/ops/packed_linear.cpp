@@ -219,7 +219,7 @@ void packed_linear(TensorView out, TensorView x, PackedMatrix weight, TensorView
                    std::string act) {
   const KernelTable& table = kernels();
   const Tiles tiles("packed_linear", table, weight);
-  Product("packed_linear", table, out, x, tiles, bias, act == "q8").run();
+  Product("packed_linear", table, out, x, tiles, bias, asks_for_q8("packed_linear", act)).run();
 }
 
 void linear(TensorView out, TensorView x, TensorView weight, TensorView bias) {
@@ -232,7 +232,7 @@ void quant_linear(TensorView out, TensorView x, BlockMatrix weight, TensorView b
                   std::string act) {
   const KernelTable& table = kernels();
   const Tiles tiles("quant_linear", table, weight);
-  Product("quant_linear", table, out, x, tiles, bias, act == "q8").run();
+  Product("quant_linear", table, out, x, tiles, bias, asks_for_q8("quant_linear", act)).run();
 }
 
 }  // namespace pyvt::cpu

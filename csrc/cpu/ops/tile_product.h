@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "cpu/kernel_table.h"
 #include "cpu/ops/tiles.h"
@@ -90,6 +91,12 @@ inline void copy_strided(const char* from, int64_t item, char* to, int64_t strid
   for (int64_t i = 0; i < count; ++i) {
     std::memcpy(to + i * stride, from + i * item, static_cast<size_t>(item));
   }
+}
+
+// Whether `act` asks for activations in int8. Throws for a word that is unknown.
+inline bool asks_for_q8(const char* op, const std::string& act) {
+  PYVT_CHECK(op, act == "none" || act == "q8", "act: expected none or q8, got ", act);
+  return act == "q8";
 }
 
 class TileProduct {
