@@ -102,13 +102,14 @@ class Backend:
     """One backend: its name; its packer, recorder, setter of threads and device where it has them.
 
     A backend with a ``device`` computes on tensors that are there; others on host arrays.
-    ``reserve`` takes memory for so many bytes of packed weights ahead of ``prepack``.
+    ``reserve`` begins a block of memory for the bytes of packed weights, ahead of ``prepack``, and
+    takes its first bytes from the system.
     ``multiplies_bf16`` tells whether products of bf16 are faster than those of f32.
     """
 
     name: str
     prepack: Packer | None = None
-    reserve: Callable[[int], None] | None = None
+    reserve: Callable[[int, int], None] | None = None
     make_plan: Callable[[], Plan] | None = None
     set_num_threads: Callable[[int], None] | None = None
     device: Device | None = None

@@ -54,12 +54,14 @@ class Op:
 
     ``num_outputs`` is the number of leading arguments that a kernel writes. ``composite`` names the
     ops that a fused op equals; a backend without the fused kernel runs the reference, which is that
-    composite.
+    composite. An op ``is_of_load`` makes tables when a model is loaded, never in a step: its
+    reference serves under ``PYVT_STRICT`` too.
     """
 
     name: str
     num_outputs: int = 1
     composite: tuple[str, ...] = ()
+    is_of_load: bool = False
     candidates: list[Candidate] = field(default_factory=list)
     num_reference_calls: int = 0
     _cache: dict[tuple[Any, ...], Candidate] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Op:
                 continue
             if candidate.supports is not None and not candidate.supports(dtypes):
                 continue
-            if is_reference and envs.PYVT_STRICT.is_on():
+            if is_reference and envs.PYVT_STRICT.is_on() and not self.is_of_load:
                 continue
             return candidate
         of = ", ".join("-" if dtype is None else str(dtype) for dtype in dtypes)
@@ -173,11 +175,17 @@ _selection = _Selection()
 _of_thread = _OfThread()
 
 
-def declare(name: str, *, num_outputs: int = 1, composite: tuple[str, ...] = ()) -> Op:
+def declare(
+    name: str,
+    *,
+    num_outputs: int = 1,
+    composite: tuple[str, ...] = (),
+    is_of_load: bool = False,
+) -> Op:
     """Declare an op; called once, at import, by the file in ``pyvt/ops`` that owns it."""
     if name in _OPS:
         raise ConfigError(f"[{name}] op: declared twice")
-    op = _OPS[name] = Op(name, num_outputs, composite)
+    op = _OPS[name] = Op(name, num_outputs, composite, is_of_load)
     for candidate in _WAITING.pop(name, []):
         op.register(candidate)
     return op

@@ -187,7 +187,8 @@ def _reserve(packs: Backend, path: Path, free_bytes: int | None) -> None:
         file_bytes = sum(each.stat().st_size for each in paths)
     except OSError:  # a file that cannot be read is the loader's to tell of, if it needs it
         return
-    packs.reserve(min(file_bytes, _RESERVED_BYTES, free_bytes // 8))
+    if file_bytes < free_bytes // 2:
+        packs.reserve(file_bytes, min(file_bytes, _RESERVED_BYTES))
 
 
 def _check_named(config: EngineConfig, make_connector: MakeConnector | None) -> None:

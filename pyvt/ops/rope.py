@@ -10,7 +10,7 @@ from pyvt.dispatch import Check, declare
 from pyvt.ops.numerics import Array, accum_dtype, round_into
 from pyvt.tensor.dtype import F32, F64, FLOATS, I64, DType
 
-ROPE_COS_SIN = declare("rope_cos_sin")
+ROPE_COS_SIN = declare("rope_cos_sin", is_of_load=True)
 # Positions whose angles the reference holds at a time.
 _TILE_POSITIONS = 4096
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, processors
 
 from pyvt import hub
 from pyvt.config import CacheGroup, engine_config
+from pyvt.dispatch import use_backend
 from pyvt.dispatch.backend import Backend
 from pyvt.engine import build, memory_plan
 from pyvt.engine.build import build_engine, plan
@@ -284,7 +285,7 @@ def test_build_gives_back_what_it_reserved_where_the_files_are_no_model(
 ) -> None:
     told: list[object] = []
     packer = SimpleNamespace(release_rest=lambda: told.append("released"))
-    own = Backend(name="cpu", prepack=packer, reserve=told.append)  # type: ignore[arg-type]
+    own = Backend(name="cpu", prepack=packer, reserve=lambda *sizes: told.append(sizes))  # type: ignore[arg-type]
     monkeypatch.setattr(build, "backend_named", lambda name: own)
     monkeypatch.setattr(build, "available_host_bytes", lambda: 8000)
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 2000)
@@ -292,7 +293,7 @@ def test_build_gives_back_what_it_reserved_where_the_files_are_no_model(
     with pytest.raises(CheckpointError):
         build_engine(engine_config(str(tmp_path), backend="cpu"))
 
-    assert told == [1000, "released"]
+    assert told == [(2000, 2000), "released"]
 
 
 @pytest.mark.native
@@ -305,6 +306,18 @@ def test_build_is_not_hindered_by_a_file_that_it_does_not_need(tmp_path: Path) -
     (path / "gone.safetensors").symlink_to(tmp_path / "nowhere")
 
     assert build_engine(engine_config(str(path), backend="cpu")).config.device.backend == "cpu"
+
+
+@pytest.mark.native
+def test_engine_on_native_kernels_needs_no_reference(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_backend("numpy")  # whatever was selected before, no choice of kernels is kept
+    monkeypatch.setenv("PYVT_STRICT", "1")
+
+    output = LLM(str(tiny), backend="cpu").generate("Hi", SamplingParams(max_tokens=4, seed=1))[0]
+
+    assert len(output.outputs[0].token_ids) == 4
 
 
 @pytest.mark.usefixtures("own_answer")

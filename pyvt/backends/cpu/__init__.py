@@ -41,9 +41,9 @@ class _Packer:
             return self._pack(stack, parts[0].shape[1], is_stack=True)
         return self._pack([parts], sum(part.shape[0] for part in parts), is_stack=False)
 
-    def reserve(self, num_bytes: int) -> None:
-        """Take memory for tiles ahead; see ``HostArena``."""
-        self._arena.reserve(num_bytes)
+    def reserve(self, num_bytes: int, num_taken: int) -> None:
+        """Begin a block for tiles and take its first pages; see ``HostArena``."""
+        self._arena.reserve(num_bytes, num_taken)
 
     def release_rest(self) -> None:
         """Give back memory that was taken ahead."""
