@@ -9,6 +9,7 @@ printed when requests are taken.
 import argparse
 import time
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from pyvt.config import EngineConfig
@@ -44,6 +45,7 @@ class NullEngine:
         self.input_processor = InputProcessor(tokenizer, lambda: template, limits)
         self.config = EngineConfig(model="null")
         self.default_params = SamplingParams()
+        self.core = SimpleNamespace(clock=time.perf_counter)
         self.num_aborted = 0
         self._step_s = step_s
         self._next_s = 0.0
@@ -60,8 +62,10 @@ class NullEngine:
     def unfinished_request_ids(self) -> tuple[str, ...]:
         return tuple(self._left)
 
-    def process(self, request_id: str, prompt: Any, params: Any, **more: Any) -> EngineCoreRequest:
-        return self.input_processor.process(request_id, prompt, params, time.perf_counter(), **more)
+    def process(
+        self, request_id: str, prompt: Any, params: Any, *, arrival_s: float, **more: Any
+    ) -> EngineCoreRequest:
+        return self.input_processor.process(request_id, prompt, params, arrival_s, **more)
 
     def check_admissible(self, requests: Sequence[EngineCoreRequest]) -> None:
         """All of them are."""
