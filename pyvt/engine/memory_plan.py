@@ -40,6 +40,8 @@ DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
 _FIXED_BYTES = 64 << 20
+# In the name of a matrix of experts, whose products take activations in f32.
+_EXPERTS = ".mlp.experts."
 # Pairs of a token and an expert that the op of experts holds at once.
 _MAX_PAIRS = 4096
 _MIB = 1 << 20
@@ -162,12 +164,14 @@ def _auto_backend(dtype: str) -> str:
 def _auto_dtype(device: DeviceConfig, files: ModelFiles) -> str:
     """Return what dtype ``auto`` stands for: f32, or bf16 where that is faster and is asked for.
 
-    That is where most of the matrices are bf16, a host backend multiplies such as they are, and
-    ``act`` leaves open whether activations are rounded.
+    That is where most of the matrices are bf16 and not those of experts, a host backend multiplies
+    such as they are, and ``act`` leaves open whether activations are rounded.
     """
     infos = [files.source.info(name) for name in files.source.names()]
     matrices = [info for info in infos if len(info.shape) > 1]
-    in_bf16 = sum(info.size for info in matrices if info.dtype is BF16)
+    in_bf16 = sum(
+        info.size for info in matrices if info.dtype is BF16 and _EXPERTS not in info.name
+    )
     if device.act == "none" or 2 * in_bf16 <= sum(info.size for info in matrices):
         return DEFAULT_DTYPE
     name = best_backend() if device.backend == "auto" else device.backend

@@ -251,19 +251,20 @@ def test_build_auto_is_the_native_backend_where_it_loads(
 
 @pytest.mark.native
 @pytest.mark.parametrize(
-    ("dtype", "act", "multiplies_bf16", "want"),
+    ("model", "act", "multiplies_bf16", "want"),
     [
-        ("bf16", "auto", True, "bf16"),
-        ("bf16", "q8", True, "bf16"),
-        ("bf16", "none", True, "f32"),
-        ("bf16", "auto", False, "f32"),
-        ("f32", "auto", True, "f32"),
+        ("tiny:bf16", "auto", True, "bf16"),
+        ("tiny:bf16", "q8", True, "bf16"),
+        ("tiny:bf16", "none", True, "f32"),
+        ("tiny:bf16", "auto", False, "f32"),
+        ("tiny:f32", "auto", True, "f32"),
+        ("tiny-moe:bf16", "auto", True, "f32"),
     ],
 )
 def test_plan_auto_dtype_is_bf16_where_weights_are_and_products_of_it_are_faster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    dtype: str,
+    model: str,
     act: str,
     multiplies_bf16: bool,
     want: str,
@@ -271,7 +272,7 @@ def test_plan_auto_dtype_is_bf16_where_weights_are_and_products_of_it_are_faster
     monkeypatch.setenv("PYVT_HOME", str(tmp_path))
     own = Backend(name="cpu", multiplies_bf16=lambda: multiplies_bf16)
     monkeypatch.setattr(memory_plan, "backend_named", lambda name: own)
-    path = ShapeModel.named(f"shape:tiny:{dtype}").gguf()
+    path = ShapeModel.named(f"shape:{model}").gguf()
 
     planned = plan(engine_config(str(path), backend="cpu", act=act), open_model(path))
 
