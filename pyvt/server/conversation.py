@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blake3 import blake3
+
 from pyvt.engine.input_processor import InputProcessor
 from pyvt.server.answer.parser import AnswerFormat
 from pyvt.server.answer.reasoning import REASONING_TAGS, ReasoningTags, Start, start_state
@@ -11,7 +13,7 @@ from pyvt.server.errors import request_error
 from pyvt.server.openai.schema import ChatRequest, Message, NamedTool, Part, TemplateFields, Tool
 from pyvt.server.plain_json import loaded
 from pyvt.server.state import Speech
-from pyvt.server.tool_parsers import schemas_of
+from pyvt.server.tool_parsers import ToolDialect, schemas_of
 from pyvt.tokenizer.base import RenderedPrompt
 
 # Templates of models without the role know the same thing by this name.
@@ -28,8 +30,10 @@ class Conversation:
     form: AnswerFormat
 
 
-def render_conversation(processor: InputProcessor, request: TemplateFields) -> RenderedPrompt:
-    """Return the prompt of a conversation.
+def render_conversation(
+    processor: InputProcessor, request: TemplateFields, dialect: ToolDialect | None
+) -> RenderedPrompt:
+    """Return the prompt of a conversation with a model of a form of tool calls.
 
     Raises:
         RequestError: the messages, the tools or the template's own variables are refused.
@@ -45,7 +49,7 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
         _DEVELOPER in source for source in template.sources.values()
     )
     messages = [
-        _plain(message, f"messages[{i}]", knows_developer)
+        _with_short_ids(_plain(message, f"messages[{i}]", knows_developer), dialect)
         for i, message in enumerate(request.messages)
     ]
     is_continued = bool(request.continue_final_message)
@@ -81,7 +85,7 @@ def render_conversation(processor: InputProcessor, request: TemplateFields) -> R
 
 def conversation(processor: InputProcessor, speech: Speech, request: ChatRequest) -> Conversation:
     """Return the prompt of a chat and how its answer is read; raises as rendering does."""
-    prompt = render_conversation(processor, request)
+    prompt = render_conversation(processor, request, speech.dialect)
     is_calling = bool(request.tools) and request.tool_choice != "none"
     dialect = speech.dialect if is_calling else None
     if is_calling and dialect is None:
@@ -167,6 +171,8 @@ def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any
     plain = message.model_dump(exclude_none=True)
     if message.role == _DEVELOPER and not knows_developer:
         plain["role"] = _SYSTEM
+    if message.content is None and not (message.role == "assistant" and message.tool_calls):
+        plain["content"] = _no_content(message, place)
     if isinstance(message.content, list):
         plain["content"] = "\n".join(
             _part_text(part, f"{place}.content[{i}]") for i, part in enumerate(message.content)
@@ -174,6 +180,31 @@ def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any
     for call in plain.get("tool_calls", ()):
         call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
     return plain
+
+
+def _no_content(message: Message, place: str) -> str:
+    """Return the content of an answer that has none; nobody else may be silent."""
+    if message.role != "assistant":
+        raise request_error(
+            f"[request] {place}.content: expected a text, got none",
+            param=f"{place}.content",
+            code="invalid_value",
+        )
+    return ""
+
+
+def _with_short_ids(message: dict[str, Any], dialect: ToolDialect | None) -> dict[str, Any]:
+    """Return a message with ids of calls that its template takes; equal ids stay equal."""
+    if dialect is not None and dialect.num_id_chars:
+        for holder, name in (
+            *((call, "id") for call in message.get("tool_calls", ())),
+            (message, "tool_call_id"),
+        ):
+            given = holder.get(name)
+            is_short = given and len(given) == dialect.num_id_chars and given.isalnum()
+            if given and not (is_short and given.isascii()):
+                holder[name] = blake3(given.encode()).hexdigest()[: dialect.num_id_chars]
+    return message
 
 
 def _part_text(part: Part, place: str) -> str:

@@ -48,8 +48,9 @@ async def tokenize(request: Request) -> Response:
         if asked.prompt is not None:
             adds = asked.add_special_tokens is not False
             return processor.tokenizer.encode(asked.prompt, add_special_tokens=adds), ()
-        ids = list(processor.tokenize(render_conversation(processor, asked)))
-        return ids, unread_settings(processor, state.speech(processor).tags, asked, {})
+        speech = state.speech(processor)
+        ids = list(processor.tokenize(render_conversation(processor, asked, speech.dialect)))
+        return ids, unread_settings(processor, speech.tags, asked, {})
 
     ids, unread = await state.ready_llm().run_input(work)
     body: dict[str, Any] = {

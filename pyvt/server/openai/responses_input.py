@@ -47,7 +47,12 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         choice = {"type": "function", "function": {"name": choice.name}}
     body: dict[str, Any] = {
         "messages": messages,
-        "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(asked.tools or ())] or None,
+        "tools": [
+            _function(tool, f"tools[{i}]")
+            for i, tool in enumerate(asked.tools or ())
+            if tool.is_function
+        ]
+        or None,
         "tool_choice": choice,
         "parallel_tool_calls": asked.parallel_tool_calls,
         "max_tokens": asked.max_output_tokens,
@@ -148,12 +153,12 @@ def _text(content: str | Sequence[InputPart] | None, place: str) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def _tool(tool: ResponseTool, place: str) -> dict[str, Any]:
-    if tool.type != "function" or not tool.name:
+def _function(tool: ResponseTool, place: str) -> dict[str, Any]:
+    if not tool.name:
         raise request_error(
-            f"[request] {place}: expected a function with a name, got {tool.type[:40]!r}",
-            param=place,
-            code="unsupported_value",
+            f"[request] {place}.name: expected the name of the function, got none",
+            param=f"{place}.name",
+            code="invalid_value",
         )
     function = tool.model_dump(include={"name", "description", "parameters", "strict"})
     return {"type": "function", "function": function}

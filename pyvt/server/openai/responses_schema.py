@@ -35,13 +35,18 @@ class InputItem(RequestModel):
 
 
 class ResponseTool(RequestModel):
-    """A function; OpenAI's own tools are not supported."""
+    """A function; tools that OpenAI's own server runs are not offered to the model."""
 
     type: str
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @property
+    def is_function(self) -> bool:
+        """Whether the client runs it."""
+        return self.type == "function"
 
 
 class FunctionChoice(RequestModel):
@@ -106,6 +111,11 @@ class ResponsesRequest(SamplingFields):
         told = super().warnings()
         kept = [name[:80] for name in self.include or () if name not in _INCLUDED]
         told += [f"'include' has no {name!r} to give" for name in kept[:MAX_WARNINGS]]
+        kinds = [(i, t.type[:40]) for i, t in enumerate(self.tools or ()) if not t.is_function]
+        told += [
+            f"'tools[{i}]' was not offered to the model: no tool of type {kind!r} is run here"
+            for i, kind in kinds[:MAX_WARNINGS]
+        ]
         if self.text is not None and self.text.verbosity is not None:
             told.append("'text.verbosity' had no effect: the model has no such setting")
         return told

@@ -147,7 +147,8 @@ def test_input_items_become_messages(serve: Serve) -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",
         ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
@@ -254,3 +255,16 @@ def test_logprobs_are_told_where_asked_for(
     assert {len(entry["top_logprobs"]) for entry in entries} == (
         set() if num_top is None else {num_top}
     )
+
+
+def test_tools_that_nobody_runs_here_are_left_out_and_told_of(serve: Serve) -> None:
+    tools = [{"type": "web_search", "external_web_access": False}, TOOL, {"type": "local_shell"}]
+
+    body = ask(serve([CALL], template=HERMES), tools=tools).json()
+
+    assert items(body) == [("function_call", '{"a": 1}')]
+    assert [text for text in body["warnings"] if "was not offered" in text] == [
+        "'tools[0]' was not offered to the model: no tool of type 'web_search' is run here",
+        "'tools[2]' was not offered to the model: no tool of type 'local_shell' is run here",
+    ]
+    assert ask(serve(["Yes."]), tools=[{"type": "web_search"}]).status == 200
