@@ -325,8 +325,7 @@ def test_outputs_come_from_the_innermost_allocator_and_then_from_the_one_before(
     assert empty((1,), "f4").shape == (1,)
 
 
-def test_tap_allocator_and_backend_are_those_of_one_thread() -> None:
-    recorder = Recorder("test_threads")
+def test_tap_allocator_and_backend_are_those_of_one_thread(recorder: Recorder) -> None:
     recorder.add_reference()
     recorder.add("other", "other")
     tapped_calls: list[str] = []

@@ -153,7 +153,11 @@ NOT_READ: list[tuple[str, dict[str, Any], str]] = [
         "input[0].output[1]",
     ),
     (RESPONSES, {"input": [*TALK, {"type": "computer_call"}]}, "input[1].type"),
-    (RESPONSES, {"tools": [{"type": "function", "name": "f"}, {"type": "mcp"}]}, "tools[1]"),
+    (
+        RESPONSES,
+        {"tools": [{"type": "function", "name": "f"}, {"type": "function"}]},
+        "tools[1].name",
+    ),
     (MESSAGES, {"messages": [*TALK, SAID], "system": "x"}, "messages[1].content[1]"),
     (
         MESSAGES,
