@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,6 +84,8 @@ class Serving:
                     break
         finally:
             writer.close()
+            with suppress(OSError):  # the server may have closed it first
+                await writer.wait_closed()
         return b"".join(parts)
 
     async def chat(self, num_tokens: int, *, is_stream: bool, **more: Any) -> bytes:

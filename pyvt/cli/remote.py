@@ -5,7 +5,7 @@ import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,8 @@ from pyvt.errors import RequestError, ServerError
 # Most bytes of a line, and of an answer that is not streamed.
 MAX_BYTES = 16 << 20
 _DONE = "[DONE]"
+# A TLS connection may wait for the other side to say that it ends.
+_CLOSING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,10 @@ class RemoteServer:
             ) from error
         finally:
             writer.close()
+            # A loop that ends at once would leave the socket to the collector.
+            with suppress(OSError):
+                async with asyncio.timeout(_CLOSING_S):
+                    await writer.wait_closed()
 
     async def _head(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
         async with asyncio.timeout(self.timeout_s):
