@@ -217,11 +217,15 @@ def undeclared_kernels() -> tuple[str, ...]:
     return tuple(sorted(_WAITING))
 
 
-def use_backend(name: str) -> None:
-    """Select the backend of host arrays for this process. Raises ConfigError for one not loaded."""
+def _check_loaded(name: str) -> None:
     if name not in _selection.known:
         known = did_you_mean(name, _selection.known)
         raise ConfigError(f"[backend] name: {name!r} is not loaded; {known}", field="backend")
+
+
+def use_backend(name: str) -> None:
+    """Select the backend of host arrays for this process. Raises ConfigError for one not loaded."""
+    _check_loaded(name)
     _selection.host_backend = name
     for op in _OPS.values():
         op._cache.clear()
@@ -234,7 +238,11 @@ def current_backend() -> str:
 
 @contextmanager
 def computing_on(name: str) -> Iterator[None]:
-    """Select the backend of host arrays for the calls of this thread until the block ends."""
+    """Select the backend of host arrays for the calls of this thread until the block ends.
+
+    Raises ConfigError for one that is not loaded.
+    """
+    _check_loaded(name)
     before, _of_thread.host_backend = _of_thread.host_backend, name
     try:
         yield

@@ -19,7 +19,7 @@ from pyvt.config import CacheGroup, EngineConfig, LayerSpec, StateSpec
 from pyvt.config.cache import Auto, cache_groups
 from pyvt.config.device import DeviceConfig
 from pyvt.config.model import ModelConfig, SamplingDefaults
-from pyvt.dispatch import use_backend
+from pyvt.dispatch import computing_on, use_backend
 from pyvt.dispatch.backend import Backend, backend_named, selected_backend
 from pyvt.engine.core import EngineCore
 from pyvt.engine.input_processor import InputLimits, InputProcessor
@@ -93,13 +93,14 @@ def build_engine(
     model, planned, namespace, tokenizer = loaded
     config = planned.config
     trim_heap()
-    cache = _allocate(planned)
-    size = config.cache.block_size
-    connector = make_connector(size, cache.groups) if make_connector is not None else None
-    scheduler = make_scheduler(config, cache.groups, namespace, connector)
     limits = _limits(planned.model_config, tokenizer, config)
     unused_ids = _unused_ids(planned.model_config, tokenizer, limits)
-    runner = ModelRunner(model, cache, config, connector=connector, unused_ids=unused_ids)
+    size = config.cache.block_size
+    with computing_on(config.device.backend):
+        cache = _allocate(planned)
+        connector = make_connector(size, cache.groups) if make_connector is not None else None
+        runner = ModelRunner(model, cache, config, connector=connector, unused_ids=unused_ids)
+    scheduler = make_scheduler(config, cache.groups, namespace, connector)
     core = EngineCore(scheduler, runner)
     engine = LLMEngine(
         core,
@@ -159,6 +160,8 @@ def _load_files(
             on_plan(planned)
         backends.load(planned.config.device.backend)
         use_backend(planned.config.device.backend)
+        # Another thread may build an engine on another one meanwhile.
+        stack.enter_context(computing_on(planned.config.device.backend))
         _set_threads(num_threads)
         room.result()
         model, planned = _load(config, planned, files, progress)

@@ -40,7 +40,7 @@ DEFAULT_DTYPE = "f32"
 
 # What an interpreter, its libraries and tiles of attention take beside arrays of activations.
 _FIXED_BYTES = 64 << 20
-# In the name of a matrix of experts, whose products take activations in f32.
+# In the name of a matrix of experts.
 _EXPERTS = ".mlp.experts."
 # Pairs of a token and an expert that the op of experts holds at once.
 _MAX_PAIRS = 4096
@@ -164,8 +164,9 @@ def _auto_backend(dtype: str) -> str:
 def _auto_dtype(device: DeviceConfig, files: ModelFiles) -> str:
     """Return what dtype ``auto`` stands for: f32, or bf16 where that is faster and is asked for.
 
-    That is where most of the matrices are bf16 and not those of experts, a host backend multiplies
-    such as they are, and ``act`` leaves open whether activations are rounded.
+    That is where most of the matrices are bf16 and not those of experts, whose products take
+    activations in f32, a host backend multiplies such as they are, and ``act`` leaves open whether
+    activations are rounded.
     """
     infos = [files.source.info(name) for name in files.source.names()]
     matrices = [info for info in infos if len(info.shape) > 1]
@@ -393,7 +394,7 @@ def _is_expert_stack(info: TensorInfo) -> bool:
 
     Blocks of quantized checkpoints are laid out anew in memory.
     """
-    is_stack = ".mlp.experts." in info.name and len(info.shape) == 3
+    is_stack = _EXPERTS in info.name and len(info.shape) == 3
     return is_stack and info.dtype not in SCALED_BLOCKS
 
 

@@ -350,3 +350,8 @@ def test_tap_allocator_and_backend_are_those_of_one_thread(recorder: Recorder) -
     assert (tapped_calls, recorder.calls) == (["other"], ["reference"])
     assert seen == [("numpy", False), "tapped"]
     assert table.current_backend() == "numpy"
+
+
+def test_backend_of_a_thread_must_be_loaded() -> None:
+    with pytest.raises(ConfigError, match="'nowhere' is not loaded"), computing_on("nowhere"):
+        pass

@@ -54,6 +54,29 @@ def test_engines_in_threads_answer_as_alone(tiny: Path, backends: tuple[str, str
     assert got == {(turn, i): want[i] for turn in range(4) for i in range(len(backends))}
 
 
+def test_engines_that_are_built_side_by_side_have_the_backend_that_they_asked_for(
+    tiny: Path,
+) -> None:
+    backends = ("cpu", "numpy") * 2
+    want = {backend: answers(llm_of(tiny, backend)) for backend in backends}
+    got: list[tuple[str, list[Any]]] = []
+    start = threading.Barrier(len(backends))
+
+    def run(backend: str) -> None:
+        start.wait()
+        for _ in range(3):
+            got.append((backend, answers(llm_of(tiny, backend))))
+
+    threads = [threading.Thread(target=run, args=(backend,)) for backend in backends]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(got) == 12
+    assert all(answer == want[backend] for backend, answer in got)
+
+
 def test_engine_keeps_its_backend_when_another_one_is_built(tiny: Path) -> None:
     llm = llm_of(tiny, "cpu")
     want = answers(llm)
