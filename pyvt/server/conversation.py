@@ -172,7 +172,7 @@ def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any
     if message.role == _DEVELOPER and not knows_developer:
         plain["role"] = _SYSTEM
     if message.content is None and not (message.role == "assistant" and message.tool_calls):
-        plain["content"] = _no_content(message, place)
+        plain["content"] = ""  # templates ask for it
     if isinstance(message.content, list):
         plain["content"] = "\n".join(
             _part_text(part, f"{place}.content[{i}]") for i, part in enumerate(message.content)
@@ -180,17 +180,6 @@ def _plain(message: Message, place: str, knows_developer: bool) -> dict[str, Any
     for call in plain.get("tool_calls", ()):
         call["function"]["arguments"] = _arguments(call["function"].get("arguments"))
     return plain
-
-
-def _no_content(message: Message, place: str) -> str:
-    """Return the content of an answer that has none; nobody else may be silent."""
-    if message.role != "assistant":
-        raise request_error(
-            f"[request] {place}.content: expected a text, got none",
-            param=f"{place}.content",
-            code="invalid_value",
-        )
-    return ""
 
 
 def _with_short_ids(message: dict[str, Any], dialect: ToolDialect | None) -> dict[str, Any]:
